@@ -1,0 +1,105 @@
+/* core/simd.h for AVX2 + FMA + F16C: eight floats. */
+#ifndef KVL_CORE_SIMD_AVX2_H
+#define KVL_CORE_SIMD_AVX2_H
+
+#include <immintrin.h>
+
+enum { KVL_VL = 8 };
+typedef __m256 vf;
+
+static inline vf vf_set1(float x) {
+    return _mm256_set1_ps(x);
+}
+static inline vf vf_zero(void) {
+    return _mm256_setzero_ps();
+}
+static inline vf vf_load_f32(const float *p) {
+    return _mm256_loadu_ps(p);
+}
+static inline void vf_store(float *p, vf x) {
+    _mm256_storeu_ps(p, x);
+}
+static inline vf vf_add(vf a, vf b) {
+    return _mm256_add_ps(a, b);
+}
+static inline vf vf_sub(vf a, vf b) {
+    return _mm256_sub_ps(a, b);
+}
+static inline vf vf_mul(vf a, vf b) {
+    return _mm256_mul_ps(a, b);
+}
+static inline vf vf_div(vf a, vf b) {
+    return _mm256_div_ps(a, b);
+}
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return _mm256_fmadd_ps(a, b, c);
+}
+/* The second operand where either is NaN. */
+static inline vf vf_max(vf a, vf b) {
+    return _mm256_max_ps(a, b);
+}
+static inline vf vf_min(vf a, vf b) {
+    return _mm256_min_ps(a, b);
+}
+static inline vf vf_round(vf x) {
+    return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* 2^n for integral n in [-126, 127]. */
+static inline vf vf_pow2(vf n) {
+    __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+static inline vf vf_zero_below(vf y, vf x, vf limit) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), y);
+}
+static inline vf vf_keep_nan(vf x, vf y) {
+    return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+static inline float vf_hsum(vf x) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float vf_hmax(vf x) {
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+static inline vf vf_load_bf16(const uint16_t *p) {
+    __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+}
+static inline vf vf_load_f16(const uint16_t *p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+static inline vf vf_load_e5m2(const uint8_t *p) {
+    /* The upper byte of an f16. */
+    __m128i h = _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_loadl_epi64((const __m128i *)p));
+    return _mm256_cvtph_ps(h);
+}
+static inline vf vf_load_e4m3(const uint8_t *p) {
+    /* Sign and the other seven bits to their places; x 2^120 moves the bias from 7 to 127 and makes
+     * subnormals right; 0x7f is NaN. */
+    __m256i w = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    __m256i rest = _mm256_and_si256(w, _mm256_set1_epi32(0x7f));
+    __m256i sign = _mm256_slli_epi32(_mm256_xor_si256(w, rest), 24);
+    __m256i nan = _mm256_cmpeq_epi32(rest, _mm256_set1_epi32(0x7f));
+    vf x = _mm256_castsi256_ps(_mm256_or_si256(sign, _mm256_slli_epi32(rest, 20)));
+    x = _mm256_mul_ps(x, _mm256_set1_ps(0x1p120f));
+    return _mm256_or_ps(x,
+                        _mm256_castsi256_ps(_mm256_and_si256(nan, _mm256_set1_epi32(0x7fc00000))));
+}
+/* Rounds to bf16 (nearest even, NaN stays NaN) and stores KVL_VL codes. */
+static inline void vf_store_bf16(uint16_t *p, vf x) {
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    __m256i top = _mm256_srli_epi32(_mm256_blendv_epi8(up, quiet, is_nan), 16);
+    __m128i packed =
+        _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
+    _mm_storeu_si128((__m128i *)p, packed);
+}
+
+#endif

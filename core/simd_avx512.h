@@ -1,0 +1,101 @@
+/* core/simd.h for AVX-512 F, BW, VL, DQ: sixteen floats. */
+#ifndef KVL_CORE_SIMD_AVX512_H
+#define KVL_CORE_SIMD_AVX512_H
+
+#include <immintrin.h>
+
+enum { KVL_VL = 16 };
+typedef __m512 vf;
+
+static inline vf vf_set1(float x) {
+    return _mm512_set1_ps(x);
+}
+static inline vf vf_zero(void) {
+    return _mm512_setzero_ps();
+}
+static inline vf vf_load_f32(const float *p) {
+    return _mm512_loadu_ps(p);
+}
+static inline void vf_store(float *p, vf x) {
+    _mm512_storeu_ps(p, x);
+}
+static inline vf vf_add(vf a, vf b) {
+    return _mm512_add_ps(a, b);
+}
+static inline vf vf_sub(vf a, vf b) {
+    return _mm512_sub_ps(a, b);
+}
+static inline vf vf_mul(vf a, vf b) {
+    return _mm512_mul_ps(a, b);
+}
+static inline vf vf_div(vf a, vf b) {
+    return _mm512_div_ps(a, b);
+}
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return _mm512_fmadd_ps(a, b, c);
+}
+/* The second operand where either is NaN. */
+static inline vf vf_max(vf a, vf b) {
+    return _mm512_max_ps(a, b);
+}
+static inline vf vf_min(vf a, vf b) {
+    return _mm512_min_ps(a, b);
+}
+static inline vf vf_round(vf x) {
+    return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+/* 2^n for integral n in [-126, 127]. */
+static inline vf vf_pow2(vf n) {
+    __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
+}
+static inline vf vf_zero_below(vf y, vf x, vf limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y);
+}
+static inline vf vf_keep_nan(vf x, vf y) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), y, x);
+}
+static inline float vf_hsum(vf x) {
+    __m256 h = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float vf_hmax(vf x) {
+    return _mm512_reduce_max_ps(x);
+}
+static inline vf vf_load_bf16(const uint16_t *p) {
+    __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+}
+static inline vf vf_load_f16(const uint16_t *p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+static inline vf vf_load_e5m2(const uint8_t *p) {
+    /* The upper byte of an f16. */
+    __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p));
+    return _mm512_cvtph_ps(_mm256_slli_epi16(w, 8));
+}
+static inline vf vf_load_e4m3(const uint8_t *p) {
+    /* As in simd_avx2.h. */
+    __m512i w = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    __m512i rest = _mm512_and_si512(w, _mm512_set1_epi32(0x7f));
+    __m512i sign = _mm512_slli_epi32(_mm512_xor_si512(w, rest), 24);
+    __mmask16 nan = _mm512_cmpeq_epi32_mask(rest, _mm512_set1_epi32(0x7f));
+    __m512i bits = _mm512_or_si512(sign, _mm512_slli_epi32(rest, 20));
+    vf x = _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0x1p120f));
+    __m512i quiet = _mm512_or_si512(sign, _mm512_set1_epi32(0x7fc00000));
+    return _mm512_mask_blend_ps(nan, x, _mm512_castsi512_ps(quiet));
+}
+/* Rounds to bf16 (nearest even, NaN stays NaN) and stores KVL_VL codes. */
+static inline void vf_store_bf16(uint16_t *p, vf x) {
+    __m512i bits = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+    __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    __m512i top = _mm512_srli_epi32(_mm512_mask_blend_epi32(is_nan, up, quiet), 16);
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(top));
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* core/simd.h for any CPU: compiler vectors of four floats, conversions in plain C. */
+#ifndef KVL_CORE_SIMD_SCALAR_H
+#define KVL_CORE_SIMD_SCALAR_H
+
+enum { KVL_VL = 4 };
+typedef float vf __attribute__((vector_size(16)));
+typedef int32_t kvl_vi __attribute__((vector_size(16)));
+
+static inline vf vf_set1(float x) {
+    return (vf){x, x, x, x};
+}
+static inline vf vf_zero(void) {
+    return vf_set1(0.0f);
+}
+static inline vf vf_load_f32(const float *p) {
+    vf x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+static inline void vf_store(float *p, vf x) {
+    memcpy(p, &x, sizeof x);
+}
+static inline vf vf_add(vf a, vf b) {
+    return a + b;
+}
+static inline vf vf_sub(vf a, vf b) {
+    return a - b;
+}
+static inline vf vf_mul(vf a, vf b) {
+    return a * b;
+}
+static inline vf vf_div(vf a, vf b) {
+    return a / b;
+}
+static inline vf vf_fma(vf a, vf b, vf c) {
+    return a * b + c;
+}
+static inline vf kvl_blend(kvl_vi mask, vf yes, vf no) {
+    return (vf)(((kvl_vi)yes & mask) | ((kvl_vi)no & ~mask));
+}
+/* As the x86 instructions: the second operand where either is NaN. */
+static inline vf vf_max(vf a, vf b) {
+    return kvl_blend(a > b, a, b);
+}
+static inline vf vf_min(vf a, vf b) {
+    return kvl_blend(a < b, a, b);
+}
+/* Nearest even, for |x| < 2^22. */
+static inline vf vf_round(vf x) {
+    vf magic = vf_set1(12582912.0f);
+    return (x + magic) - magic;
+}
+/* 2^n for integral n in [-126, 127]. */
+static inline vf vf_pow2(vf n) {
+    kvl_vi i = __builtin_convertvector(n, kvl_vi);
+    return (vf)((i + 127) << 23);
+}
+static inline vf vf_zero_below(vf y, vf x, vf limit) {
+    return (vf)((kvl_vi)y & ~(kvl_vi)(x < limit));
+}
+static inline vf vf_keep_nan(vf x, vf y) {
+    return kvl_blend(x != x, x, y);
+}
+static inline float vf_hsum(vf x) {
+    return (x[0] + x[2]) + (x[1] + x[3]);
+}
+static inline float vf_hmax(vf x) {
+    float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
+    return a > b ? a : b;
+}
+
+static inline float kvl_bits_f32(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline float kvl_scalar_f16(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    if (rest >= 0x7c00) return kvl_bits_f32(sign | 0x7f800000 | (rest & 0x3ff) << 13);
+    /* Exponent bias 15 -> 127 by a multiplication, which also makes subnormals right. */
+    return kvl_bits_f32(sign | rest << 13) * 0x1p112f;
+}
+static inline float kvl_scalar_e4m3(uint8_t c) {
+    uint32_t sign = (uint32_t)(c & 0x80) << 24, rest = c & 0x7f;
+    if (rest == 0x7f) return kvl_bits_f32(sign | 0x7fc00000);
+    return kvl_bits_f32(sign | rest << 20) * 0x1p120f;
+}
+static inline vf vf_load_bf16(const uint16_t *p) {
+    return (vf){kvl_bits_f32((uint32_t)p[0] << 16), kvl_bits_f32((uint32_t)p[1] << 16),
+                kvl_bits_f32((uint32_t)p[2] << 16), kvl_bits_f32((uint32_t)p[3] << 16)};
+}
+static inline vf vf_load_f16(const uint16_t *p) {
+    return (vf){kvl_scalar_f16(p[0]), kvl_scalar_f16(p[1]), kvl_scalar_f16(p[2]),
+                kvl_scalar_f16(p[3])};
+}
+static inline vf vf_load_e4m3(const uint8_t *p) {
+    return (vf){kvl_scalar_e4m3(p[0]), kvl_scalar_e4m3(p[1]), kvl_scalar_e4m3(p[2]),
+                kvl_scalar_e4m3(p[3])};
+}
+static inline vf vf_load_e5m2(const uint8_t *p) {
+    uint16_t h[4] = {(uint16_t)(p[0] << 8), (uint16_t)(p[1] << 8), (uint16_t)(p[2] << 8),
+                     (uint16_t)(p[3] << 8)};
+    return vf_load_f16(h);
+}
+/* Rounds to bf16 (nearest even, NaN stays NaN) and stores KVL_VL codes. */
+static inline void vf_store_bf16(uint16_t *p, vf x) {
+    for (int i = 0; i < 4; i++) {
+        uint32_t bits;
+        float value = x[i];
+        memcpy(&bits, &value, sizeof bits);
+        p[i] = value != value ? (uint16_t)(bits >> 16 | 0x40)
+                              : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+#endif
