@@ -36,7 +36,7 @@ static double value_of(unsigned code, int exponent_bits, int mantissa_bits, bool
 }
 
 static void same(double want, float got, unsigned code) {
-    if (isnan(want) ? !isnan(got) : want != got || signbit(want) != signbit(got))
+    if (isnan(want) ? !isnan(got) : want != got || !signbit(want) != !signbit(got))
         fail_msg("code %#x: %g, not %g", code, got, want);
 }
 
