@@ -10,12 +10,16 @@
 
 #include "core/status.h"
 
-/* Parses `bytes` of text. `label` (a path) opens the message "label:line:column: reason". */
+/* Parses `bytes` of text. `label` (a path) opens the message "label:line:column: reason in 'field'
+ * (byte N)". The caller owns *out. */
 kvl_status kvl_json_parse(const char *label, const void *text, uint64_t bytes, json_t **out);
+/* The same for text that stands at byte `offset` of a file: messages count from its start. */
+kvl_status kvl_json_parse_at(const char *label, const void *text, uint64_t bytes, uint64_t offset,
+                             json_t **out);
 kvl_status kvl_json_load(const char *path, json_t **out);
 
-/* Typed members of an object. Absent: *out untouched, KVL_OK when !required. A wrong type or a
- * value outside [min, max] is refused by label, key and value. */
+/* Typed members of an object. Absent or null: *out untouched, KVL_OK when !required. A wrong type
+ * or a value outside [min, max] is refused by label, key and value. */
 kvl_status kvl_json_int(const char *label, const json_t *object, const char *key, bool required,
                         int64_t min, int64_t max, int64_t *out);
 kvl_status kvl_json_number(const char *label, const json_t *object, const char *key, bool required,

@@ -38,7 +38,9 @@ const char *kvl_st_metadata(const kvl_safetensors *st, const char *key);
 /* Elements first .. first + n as float32, from f32, f16, bf16, f64, fp8, i8, u8, i32 or i64. */
 kvl_status kvl_st_read_f32(const kvl_st_tensor *tensor, int64_t first, int64_t n, float *out);
 
-/* Writes tensors (data host, contiguous) to `path`, whole or not at all. */
+/* Writes tensors (data host, contiguous; of each: name, dtype, n_dims, dims, data, bytes) to
+ * `path`, whole or not at all. A name given twice or not UTF-8, and bytes that are not dims x
+ * dtype, are KVL_ERR_INPUT. */
 kvl_status kvl_st_write(const char *path, const kvl_st_tensor *tensors, size_t n_tensors);
 
 #endif
