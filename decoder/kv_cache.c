@@ -1,0 +1,172 @@
+#include "decoder/kv_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/checked.h"
+#include "core/memory.h"
+
+/* Tokens rounded up to whole pages. False on overflow. */
+static bool round_up_pages(int64_t tokens, int64_t page_tokens, int64_t *out) {
+    int64_t pages = tokens / page_tokens + (tokens % page_tokens != 0);
+    return kvl_mul_i64(pages, page_tokens, out);
+}
+
+kvl_status kvl_kv_cache_resolve(kvl_allocator_config *config) {
+    if (config->max_seqs < 1)
+        return kvl_fail(KVL_ERR_INPUT, "max_seqs %d: at least 1", config->max_seqs);
+    if (config->page_tokens < 1)
+        return kvl_fail(KVL_ERR_INPUT, "page_tokens %lld: at least 1",
+                        (long long)config->page_tokens);
+    if (config->max_seq_tokens < 1 || config->max_seq_tokens > INT32_MAX)
+        return kvl_fail(KVL_ERR_INPUT, "max_seq_tokens %lld: 1 to %d",
+                        (long long)config->max_seq_tokens, INT32_MAX);
+    if (config->pool_tokens < 0)
+        return kvl_fail(KVL_ERR_INPUT, "pool_tokens %lld: at least 1, or 0 for all that fits",
+                        (long long)config->pool_tokens);
+    if (config->pool_tokens) return KVL_OK;
+    int64_t per_seq;
+    if (!round_up_pages(config->max_seq_tokens, config->page_tokens, &per_seq) ||
+        !kvl_mul_i64(per_seq, config->max_seqs, &config->pool_tokens))
+        return kvl_fail(KVL_ERR_INPUT,
+                        "max_seqs %d x max_seq_tokens %lld in pages of %lld tokens: the pool "
+                        "overflows 64 bits",
+                        config->max_seqs, (long long)config->max_seq_tokens,
+                        (long long)config->page_tokens);
+    return KVL_OK;
+}
+
+kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n_kv_heads,
+                                   int32_t head_dim, kvl_dtype dtype, uint64_t *bytes) {
+    uint64_t slot_bytes = (uint64_t)n_kv_heads * (uint64_t)head_dim * kvl_dtype_bytes(dtype);
+    if (!kvl_mul_u64((uint64_t)config->pool_tokens, slot_bytes, bytes) || *bytes > INT64_MAX)
+        return kvl_fail(KVL_ERR_INPUT,
+                        "pool_tokens %lld x %llu bytes a token and layer: overflows 64 bits",
+                        (long long)config->pool_tokens, (unsigned long long)slot_bytes);
+    return KVL_OK;
+}
+
+static kvl_status create_state(kvl_kv_cache *cache) {
+    uint64_t state_bytes;
+    KVL_TRY(cache->allocator->state_bytes(&cache->config, &state_bytes));
+    KVL_TRY(kvl_mem_alloc(state_bytes, &cache->state));
+    cache->state_bytes = state_bytes;
+    KVL_TRY(cache->allocator->init(cache->state, &cache->config));
+    cache->page_tokens = cache->allocator->page_tokens(cache->state);
+    return KVL_OK;
+}
+
+static kvl_status create_scratch(kvl_kv_cache *cache) {
+    size_t max_seqs = (size_t)cache->config.max_seqs;
+    int64_t tokens = cache->config.max_seq_tokens;
+    cache->table_stride = tokens / cache->page_tokens + (tokens % cache->page_tokens != 0);
+    cache->page_table = calloc(max_seqs, (size_t)cache->table_stride * sizeof(int32_t));
+    cache->slab_start = calloc(max_seqs, sizeof(int64_t));
+    if (!cache->page_table || !cache->slab_start)
+        return kvl_fail(KVL_ERR_OOM, "out of memory: page tables of %zu sequences x %lld pages",
+                        max_seqs, (long long)cache->table_stride);
+    return KVL_OK;
+}
+
+static kvl_status create_pools(kvl_kv_cache *cache) {
+    uint64_t bytes;
+    KVL_TRY(kvl_kv_cache_pool_bytes(&cache->config, cache->n_kv_heads, cache->head_dim,
+                                    cache->dtype, &bytes));
+    cache->pool_bytes = bytes;
+    cache->pool_elems = (int64_t)(bytes / kvl_dtype_bytes(cache->dtype));
+    cache->k_pools = calloc((size_t)cache->n_layers, sizeof(void *));
+    cache->v_pools = calloc((size_t)cache->n_layers, sizeof(void *));
+    if (!cache->k_pools || !cache->v_pools)
+        return kvl_fail(KVL_ERR_OOM, "out of memory: pools of %d layers", cache->n_layers);
+    for (int32_t i = 0; i < cache->n_layers; i++) {
+        kvl_status status = cache->device->alloc(bytes, &cache->k_pools[i]);
+        if (status == KVL_OK) status = cache->device->alloc(bytes, &cache->v_pools[i]);
+        if (status != KVL_OK)
+            return kvl_fail_prefix(status, "KV cache of %lld tokens, layer %d of %d",
+                                   (long long)cache->config.pool_tokens, i, cache->n_layers);
+    }
+    return KVL_OK;
+}
+
+kvl_status kvl_kv_cache_create(kvl_kv_cache *cache) {
+    kvl_status status = create_state(cache);
+    if (status == KVL_OK) status = create_scratch(cache);
+    if (status == KVL_OK) status = create_pools(cache);
+    if (status != KVL_OK) kvl_kv_cache_free(cache);
+    return status;
+}
+
+void kvl_kv_cache_free(kvl_kv_cache *cache) {
+    for (int32_t i = 0; i < cache->n_layers; i++) {
+        if (cache->k_pools && cache->k_pools[i])
+            cache->device->release(cache->k_pools[i], cache->pool_bytes);
+        if (cache->v_pools && cache->v_pools[i])
+            cache->device->release(cache->v_pools[i], cache->pool_bytes);
+    }
+    free(cache->k_pools);
+    free(cache->v_pools);
+    free(cache->page_table);
+    free(cache->slab_start);
+    kvl_mem_free(cache->state, cache->state_bytes);
+    memset(cache, 0, sizeof *cache);
+}
+
+/* Geometry that every view shares; no sequences in it yet. */
+static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
+    int64_t head_stride = cache->page_tokens * cache->head_dim;
+    return (kvl_kv_view){
+        .k_pool = cache->k_pools[0],
+        .v_pool = cache->v_pools[0],
+        .dtype = cache->dtype,
+        .n_kv_heads = cache->n_kv_heads,
+        .head_dim = cache->head_dim,
+        .page_tokens = cache->page_tokens,
+        .page_stride = head_stride * cache->n_kv_heads,
+        .head_stride = head_stride,
+        .token_stride = cache->head_dim,
+        .n_pages = cache->config.pool_tokens / cache->page_tokens,
+        .pool_elems = cache->pool_elems,
+    };
+}
+
+static kvl_status run_order(kvl_kv_cache *cache, const kvl_order *order) {
+    if (order->kind != KVL_ORDER_COPY_SLOTS)
+        return kvl_fail(KVL_ERR_INTERNAL, "allocator %s: order of unknown kind %d",
+                        cache->allocator->name, (int)order->kind);
+    kvl_kv_view view = empty_view(cache);
+    for (int32_t layer = 0; layer < cache->n_layers; layer++) {
+        kvl_kv_cache_layer(cache, layer, &view);
+        KVL_TRY(cache->device->kv_copy(&view, order->src_slot, order->dst_slot, order->n_slots));
+    }
+    return KVL_OK;
+}
+
+kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_tokens) {
+    kvl_order orders[16];
+    int32_t n_orders;
+    KVL_TRY(cache->allocator->append(cache->state, seq, n_tokens));
+    while ((n_orders = cache->allocator->take_orders(cache->state, orders, 16)) > 0) {
+        for (int32_t i = 0; i < n_orders; i++) KVL_TRY(run_order(cache, &orders[i]));
+    }
+    return KVL_OK;
+}
+
+void kvl_kv_cache_view(kvl_kv_cache *cache, const kvl_seq *seqs, const int32_t *kv_lens,
+                       int32_t n_seqs, kvl_kv_view *view) {
+    int64_t slot_elems = (int64_t)cache->n_kv_heads * cache->head_dim;
+    *view = empty_view(cache);
+    view->n_seqs = n_seqs;
+    view->kv_lens = kv_lens;
+    view->slab_start = cache->slab_start;
+    for (int32_t s = 0; s < n_seqs; s++) {
+        int64_t slab_slot = 0;
+        const int32_t *pages = cache->allocator->pages(cache->state, seqs[s], &slab_slot);
+        cache->slab_start[s] = slab_slot * slot_elems;
+        if (!pages) continue;
+        int64_t n_pages = ((int64_t)kv_lens[s] + cache->page_tokens - 1) / cache->page_tokens;
+        view->page_table = cache->page_table;
+        view->table_stride = cache->table_stride;
+        memcpy(cache->page_table + s * cache->table_stride, pages,
+               (size_t)n_pages * sizeof(int32_t));
+    }
+}

@@ -1,0 +1,63 @@
+/* The KV cache of one decoder: the pools of every layer and the allocator that owns their slots.
+ *
+ * All layers share one allocator state: a slot is the same index in every layer's K and V pool. All
+ * pools have one geometry, so a step builds one view and only swaps the pool pointers from layer to
+ * layer. Inside a page (or slab) the order is (kv_head, token, head_dim), see core/kv_view.h. */
+#ifndef KVL_DECODER_KV_CACHE_H
+#define KVL_DECODER_KV_CACHE_H
+
+#include <stdint.h>
+
+#include "allocators/allocator.h"
+#include "core/device.h"
+#include "core/kv_view.h"
+
+typedef struct kvl_kv_cache {
+    const kvl_device *device;
+    const kvl_allocator *allocator;
+    kvl_allocator_config config; /* resolved: no zeros left */
+    void *state;                 /* the allocator's; state_bytes */
+    uint64_t state_bytes;
+
+    int32_t n_layers, n_kv_heads, head_dim;
+    kvl_dtype dtype;
+    int64_t page_tokens;       /* of the view: a page, or a slab */
+    int64_t pool_elems;        /* elements in each pool */
+    uint64_t pool_bytes;       /* bytes of each pool */
+    void **k_pools, **v_pools; /* host arrays [n_layers] of device memory */
+
+    /* Scratch of the view: host. */
+    int32_t *page_table; /* [max_seqs][table_stride] */
+    int64_t table_stride;
+    int64_t *slab_start; /* [max_seqs] */
+} kvl_kv_cache;
+
+/* Fills in the zeros of `config`: pool_tokens 0 becomes max_seqs * max_seq_tokens, each sequence
+ * rounded up to pages. KVL_ERR_INPUT when a value is out of range or a product overflows. */
+kvl_status kvl_kv_cache_resolve(kvl_allocator_config *config);
+
+/* Bytes of each pool for `config`. */
+kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n_kv_heads,
+                                   int32_t head_dim, kvl_dtype dtype, uint64_t *bytes);
+
+/* The fields device, allocator, config, n_layers, n_kv_heads, head_dim and dtype are set by the
+ * caller; the rest is zero. Allocates state and pools. On failure nothing is held. */
+kvl_status kvl_kv_cache_create(kvl_kv_cache *cache);
+void kvl_kv_cache_free(kvl_kv_cache *cache);
+
+/* Makes room for n_tokens more tokens of `seq` and runs the orders that come with it (copies, in
+ * every layer). All or nothing. */
+kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_tokens);
+
+/* The view of sequences seqs [n_seqs] (n_seqs <= max_seqs) with kv_lens [n_seqs] tokens each; both
+ * arrays and the cache's scratch must stay until the view is done. Pools are those of layer 0. */
+void kvl_kv_cache_view(kvl_kv_cache *cache, const kvl_seq *seqs, const int32_t *kv_lens,
+                       int32_t n_seqs, kvl_kv_view *view);
+
+/* Points the view at another layer. */
+static inline void kvl_kv_cache_layer(const kvl_kv_cache *cache, int32_t layer, kvl_kv_view *view) {
+    view->k_pool = cache->k_pools[layer];
+    view->v_pool = cache->v_pools[layer];
+}
+
+#endif
