@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test that needs no GPU. 15 minutes at most on 2 cores.
+#   ./test.sh          what CI runs
+#   ./test.sh --full   adds what takes longer (verify at its full level)
+set -euo pipefail
+. "$(dirname "$0")/scripts/common.sh"
+
+full=0
+case "${1:-}" in
+"") ;;
+--full) full=1 ;;
+*) die "unknown argument '$1' (only --full is known)" ;;
+esac
+
+passed=0 failed=0 skipped=0
+# check NAME COMMAND...: a step that counts.
+check() {
+    if step "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+skip() {
+    printf '%-58s skipped: %s\n' "$1" "$2" >&2
+    skipped=$((skipped + 1))
+}
+
+c_files() { git ls-files --cached --others --exclude-standard '*.c' '*.h' '*.cu' '*.cuh' '*.cpp'; }
+formatted() { c_files | xargs "$clang_format" --dry-run --Werror; }
+
+run_suite() {
+    ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"
+}
+
+need_packages "${build_packages[@]}" clang libomp-dev
+if ! command -v clang-format-14 >/dev/null && have_package clang-format-14; then
+    need_packages clang-format-14
+fi
+
+clang_format=$(command -v clang-format-14 || true)
+if [ -n "$clang_format" ]; then
+    check "format (clang-format 14)" formatted
+else
+    skip "format (clang-format 14)" "this distribution has no clang-format-14"
+fi
+
+check "build release (gcc, warnings are errors)" build strict
+check "build release (clang, warnings are errors)" build clang
+check "build with ASan and UBSan (gcc)" build asan
+if [ "$failed" -gt 0 ]; then
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit 1
+fi
+
+check "test suite (release)" run_suite strict
+check "test suite (ASan and UBSan)" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build/asan \
+    --output-on-failure -j "$(nproc)"
+kvlab=build/strict/kvlab
+if [ "$full" -eq 1 ]; then
+    check "kvlab verify --level full" "$kvlab" verify --level full
+else
+    check "kvlab verify" "$kvlab" verify
+fi
+check "kvlab verify --golden tests/golden" "$kvlab" verify --golden tests/golden
+
+say "$((SECONDS - started)) s in all; logs in build/logs"
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
