@@ -1,0 +1,94 @@
+/* The seam between kvl_linear and a weight format, and what the files of the layer share.
+ *
+ * A layer is cut into panels of `panel` output rows: two vectors of the instruction set in use when
+ * it was made. A format says how the panel's weights are stored; everything else (threads, blocks,
+ * bias, accumulation) is common. A new format is one file built through kvl_isa_source that defines
+ * kvl_weights_<name>_<isa>, and one line in quant/weights_registry.c. */
+#ifndef KVL_QUANT_LINEAR_INTERNAL_H
+#define KVL_QUANT_LINEAR_INTERNAL_H
+
+#include "core/isa.h"
+#include "quant/linear.h"
+#include "quant/onednn.h"
+
+/* Where a product goes: y[r][o] (+)= sum[r][o] + bias[o] for o < n_out. */
+typedef struct kvl_linear_sink {
+    float *y; /* [rows][y_stride] */
+    int64_t y_stride;
+    int64_t n_out;
+    const float *bias; /* [n_out rounded up to whole panels], or NULL */
+    bool accumulate;
+} kvl_linear_sink;
+
+/* Few rows against a run of panels; every weight byte is read once. */
+typedef struct kvl_stream_job {
+    const uint8_t *panels; /* panel 0 of the layer */
+    uint64_t panel_bytes;
+    int64_t first_panel, end_panel;
+    const float *x; /* [n_rows][x_stride] */
+    int64_t x_stride;
+    int64_t n_in;
+    int n_rows; /* 1 .. kvl_linear_isa.tile_rows */
+    kvl_linear_sink sink;
+} kvl_stream_job;
+
+typedef struct kvl_weight_codec {
+    kvl_weight_format format; /* the public face */
+    int panel;                /* output rows of a panel */
+
+    /* Bytes of one panel of rows of n_in weights; false when they overflow 64 bits. */
+    bool (*panel_bytes)(int64_t n_in, uint64_t *out);
+    /* Stores rows [n_rows][n_in] as lanes lane .. lane + n_rows of a panel. first_row names the
+     * first of them in messages. */
+    kvl_status (*encode)(const float *rows, int64_t first_row, int64_t n_rows, int64_t n_in,
+                         int64_t lane, void *panel);
+    /* One lane to float32 [n_in]. */
+    void (*decode_row)(const void *panel, int64_t n_in, int64_t lane, float *out);
+    /* Weights k0 .. k0 + n_k of all lanes as float32 [n_k][panel]: written to scratch (that many
+     * floats), or the panel's own memory where it is float32 already. */
+    const float *(*decode_tile)(const void *panel, int64_t n_in, int64_t k0, int64_t n_k,
+                                float *scratch);
+    /* Widens in registers instead of through scratch; NULL when the format has no such kernel. Sums
+     * in the order of kvl_linear_isa.tile, so the bits are the same. */
+    void (*stream)(const kvl_stream_job *job);
+} kvl_weight_codec;
+
+/* What does not depend on the format, once an instruction set (quant/linear_tile.c). */
+typedef struct kvl_linear_isa {
+    const char *kernel; /* "panel/avx2" */
+    int panel;
+    int tile_rows; /* rows of x in registers at a time */
+    int tile_k;    /* weights of a lane widened at a time, so that the tile stays in L1 */
+    /* sums[n_rows][panel] = (resume ? sums : 0) + x[n_rows][x_stride] tile[n_k][panel], added in
+     * the order of k. Any n_rows. */
+    void (*tile)(const float *x, int64_t x_stride, int64_t n_rows, const float *tile, int64_t n_k,
+                 float *sums, bool resume);
+    /* Rows of sums [n_rows][sums_stride], panel columns each, to outputs o .. o + panel. */
+    void (*store)(const float *sums, int64_t sums_stride, int64_t n_rows, int64_t o,
+                  const kvl_linear_sink *sink);
+    /* out[n] = x[n] rounded to bf16, as float32. */
+    void (*round_bf16)(const float *x, int64_t n, float *out);
+    /* out[n] = the bf16 codes of x[n], rounded. */
+    void (*to_bf16)(const float *x, int64_t n, uint16_t *out);
+} kvl_linear_isa;
+
+struct kvl_linear {
+    const kvl_weight_codec *codec;
+    const kvl_linear_isa *isa;
+    int64_t n_out, n_in, n_panels;
+    uint64_t panel_bytes, bytes;
+    uint8_t *panels;    /* [n_panels][panel_bytes] */
+    float *bias;        /* [n_panels * panel] padded with zeros, or NULL */
+    uint8_t *is_set;    /* [n_out], until finish */
+    bool bf16_x;        /* x is rounded to bf16 */
+    kvl_onednn *onednn; /* takes the many-row products; NULL: own kernels take all */
+};
+
+/* The instruction set's kernels and the format's, for the level that kvl_isa_current() says. */
+const kvl_linear_isa *kvl_linear_isa_now(void);
+const kvl_weight_codec *kvl_weight_codec_now(const kvl_weight_format *format);
+
+/* From this row count on a layer with oneDNN uses it. */
+enum { KVL_LINEAR_ONEDNN_FROM = 32 };
+
+#endif
