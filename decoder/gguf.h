@@ -25,6 +25,8 @@ typedef struct kvl_gguf_tensor {
     uint64_t bytes;
 } kvl_gguf_tensor;
 
+/* Maps and checks the whole header: magic, counts, types, lengths, duplicates, ranges, overlap.
+ * Tensors of types that kvlab does not decode are listed (see quant/gguf_blocks.h). */
 kvl_status kvl_gguf_open(const char *path, kvl_gguf **out);
 void kvl_gguf_close(kvl_gguf *gguf);
 const char *kvl_gguf_path(const kvl_gguf *gguf);
@@ -38,7 +40,8 @@ kvl_status kvl_gguf_int(const kvl_gguf *gguf, const char *key, bool required, in
 kvl_status kvl_gguf_float(const kvl_gguf *gguf, const char *key, bool required, double *out);
 kvl_status kvl_gguf_bool(const kvl_gguf *gguf, const char *key, bool required, bool *out);
 kvl_status kvl_gguf_str(const kvl_gguf *gguf, const char *key, bool required, kvl_gguf_string *out);
-/* Arrays. `count` elements; strings are read by index in O(1) (offsets are kept). */
+/* Arrays. `count` elements; strings are read by index in O(1) (offsets are kept). Numbers are
+ * copied at the first call for a key, so first calls belong to one thread. */
 kvl_status kvl_gguf_strings(const kvl_gguf *gguf, const char *key, bool required, uint64_t *count,
                             const kvl_gguf_string **out);
 kvl_status kvl_gguf_ints(const kvl_gguf *gguf, const char *key, bool required, uint64_t *count,

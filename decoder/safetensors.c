@@ -1,7 +1,6 @@
 #include "decoder/safetensors.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 #include "core/checked.h"
 #include "decoder/json.h"
 #include "decoder/name_index.h"
+#include "quant/kv_format.h"
 
 /* The limit of the format's own reader. */
 enum { MAX_HEADER_BYTES = 100000000 };
@@ -251,46 +251,46 @@ const char *kvl_st_metadata(const kvl_safetensors *st, const char *key) {
     return json_string_value(json_object_get(st->metadata, key));
 }
 
-static float f16_value(uint16_t code) {
-    uint32_t sign = (uint32_t)(code & 0x8000) << 16, rest = code & 0x7fff, bits;
-    float value;
-    if (rest >= 0x7c00) {
-        bits = sign | 0x7f800000 | (rest & 0x3ff) << 13;
-        memcpy(&value, &bits, sizeof value);
-        return value;
-    }
-    /* The exponent's bias from 15 to 127 by a multiplication, which makes subnormals right too. */
-    bits = sign | rest << 13;
-    memcpy(&value, &bits, sizeof value);
-    return value * 0x1p112f;
-}
-
-static float e4m3_value(uint8_t code) {
-    uint32_t bits = (uint32_t)(code & 0x80) << 24 | (uint32_t)(code & 0x7f) << 20;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return (code & 0x7f) == 0x7f ? (code & 0x80 ? -NAN : NAN) : value * 0x1p120f;
-}
-
-static float e5m2_value(uint8_t code) {
-    return f16_value((uint16_t)(code << 8)); /* the upper byte of an f16 */
-}
-
-static float bf16_value(uint16_t code) {
-    uint32_t bits = (uint32_t)code << 16;
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* Elements of one C type, read unaligned, each turned to float by `value`. */
-#define READ_AS(type, value) \
+/* The dtypes that no KV cache has, read unaligned. */
+#define READ_AS(type) \
     for (int64_t i = 0; i < n; i++) { \
         type x; \
         memcpy(&x, from + (size_t)i * sizeof x, sizeof x); \
-        out[i] = (float)value(x); \
+        out[i] = (float)x; \
     } \
-    break
+    return
+
+static void read_plain(kvl_dtype dtype, const uint8_t *from, int64_t n, float *out) {
+    switch (dtype) {
+    case KVL_F64:
+        READ_AS(double);
+    case KVL_I8:
+        READ_AS(int8_t);
+    case KVL_U8:
+        READ_AS(uint8_t);
+    case KVL_I32:
+        READ_AS(int32_t);
+    case KVL_I64:
+        READ_AS(int64_t);
+    default:
+        return;
+    }
+}
+
+/* kvl_decode wants aligned elements; a header of odd length leaves them at odd places. */
+static void decode_unaligned(kvl_dtype dtype, const uint8_t *from, int64_t n, float *out) {
+    size_t width = kvl_dtype_bytes(dtype);
+    if ((uintptr_t)from % width == 0) {
+        kvl_decode(dtype, from, n, 1.0f, out);
+        return;
+    }
+    uint32_t chunk[1024];
+    for (int64_t done = 0; done < n; done += 1024) {
+        int64_t part = n - done < 1024 ? n - done : 1024;
+        memcpy(chunk, from + (size_t)done * width, (size_t)part * width);
+        kvl_decode(dtype, chunk, part, 1.0f, out + done);
+    }
+}
 
 kvl_status kvl_st_read_f32(const kvl_st_tensor *tensor, int64_t first, int64_t n, float *out) {
     if (first < 0 || n < 0 || first > tensor->n_elems || n > tensor->n_elems - first)
@@ -300,31 +300,12 @@ kvl_status kvl_st_read_f32(const kvl_st_tensor *tensor, int64_t first, int64_t n
     if (!n) return KVL_OK;
     const uint8_t *from =
         (const uint8_t *)tensor->data + (uint64_t)first * kvl_dtype_bytes(tensor->dtype);
-    switch (tensor->dtype) {
-    case KVL_F32:
+    if (tensor->dtype == KVL_F32)
         memcpy(out, from, (size_t)n * sizeof *out);
-        break;
-    case KVL_F16:
-        READ_AS(uint16_t, f16_value);
-    case KVL_BF16:
-        READ_AS(uint16_t, bf16_value);
-    case KVL_FP8_E4M3:
-        READ_AS(uint8_t, e4m3_value);
-    case KVL_FP8_E5M2:
-        READ_AS(uint8_t, e5m2_value);
-    case KVL_F64:
-        READ_AS(double, );
-    case KVL_I8:
-        READ_AS(int8_t, );
-    case KVL_U8:
-        READ_AS(uint8_t, );
-    case KVL_I32:
-        READ_AS(int32_t, );
-    case KVL_I64:
-        READ_AS(int64_t, );
-    case KVL_N_DTYPES:
-        break;
-    }
+    else if (kvl_kv_format_of(tensor->dtype))
+        decode_unaligned(tensor->dtype, from, n, out);
+    else
+        read_plain(tensor->dtype, from, n, out);
     return KVL_OK;
 }
 
