@@ -163,7 +163,7 @@ static void name_index_keeps_its_law(void **state) {
     kvl_name_index index;
     assert_true(kvl_name_index_init(&index, 5000));
     assert_int_equal(kvl_name_index_find(&index, "x", 1), -1);
-    char names[5000][12];
+    char names[5000][16];
     for (int i = 0; i < 5000; i++) {
         snprintf(names[i], sizeof names[i], "name%d", i);
         assert_true(kvl_name_index_add(&index, names[i], strlen(names[i])));
