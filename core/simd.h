@@ -72,4 +72,17 @@ static inline vf vf_exp(vf x) {
     return vf_keep_nan(x, vf_zero_below(vf_mul(p, vf_pow2(n)), x, lowest));
 }
 
+/* tanh x, about 2 ulp. Cephes: odd polynomial below 0.625, 1 - 2 / (e^2x + 1) above; NaN stays. */
+static inline vf vf_tanh(vf x) {
+    vf size = vf_max(vf_sub(vf_zero(), x), x), z = vf_mul(x, x), one = vf_set1(1.0f);
+    vf p = vf_fma(vf_set1(-5.70498872745e-3f), z, vf_set1(2.06390887954e-2f));
+    p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
+    p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
+    p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
+    vf near = vf_fma(vf_mul(p, z), x, x);
+    vf far = vf_sub(one, vf_div(vf_set1(2.0f), vf_add(vf_exp(vf_add(size, size)), one)));
+    far = vf_select_below(x, vf_zero(), vf_sub(vf_zero(), far), far);
+    return vf_select_below(size, vf_set1(0.625f), near, far);
+}
+
 #endif

@@ -52,6 +52,10 @@ static inline vf vf_pow2(vf n) {
 static inline vf vf_zero_below(vf y, vf x, vf limit) {
     return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), y);
 }
+/* Lane by lane: x < limit ? yes : no (NaN is not below). */
+static inline vf vf_select_below(vf x, vf limit, vf yes, vf no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, limit, _CMP_LT_OQ));
+}
 static inline vf vf_keep_nan(vf x, vf y) {
     return _mm256_blendv_ps(y, x, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
 }
@@ -59,6 +63,17 @@ static inline float vf_hsum(vf x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+/* out[0..3] = vf_hsum of a, b, c, d, to the bit: the same tree, four at a time by transposes. */
+static inline void vf_hsum4(float *out, vf a, vf b, vf c, vf d) {
+    vf ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
+    vf bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
+    __m256d ac2 = _mm256_castps_pd(ac), bd2 = _mm256_castps_pd(bd);
+    vf t = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ac2, bd2)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(ac2, bd2)));
+    __m128 ab = _mm256_castps256_ps128(t), cd = _mm256_extractf128_ps(t, 1);
+    _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
+                                  _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1))));
 }
 static inline float vf_hmax(vf x) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -100,6 +115,11 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
     __m128i packed =
         _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1));
     _mm_storeu_si128((__m128i *)p, packed);
+}
+
+/* Rounds to f16 (nearest even; overflow gives inf) and stores KVL_VL codes. */
+static inline void vf_store_f16(uint16_t *p, vf x) {
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
 #endif

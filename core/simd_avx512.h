@@ -52,6 +52,10 @@ static inline vf vf_pow2(vf n) {
 static inline vf vf_zero_below(vf y, vf x, vf limit) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), y);
 }
+/* Lane by lane: x < limit ? yes : no (NaN is not below). */
+static inline vf vf_select_below(vf x, vf limit, vf yes, vf no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, limit, _CMP_LT_OQ), no, yes);
+}
 static inline vf vf_keep_nan(vf x, vf y) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), y, x);
 }
@@ -60,6 +64,22 @@ static inline float vf_hsum(vf x) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+/* out[0..3] = vf_hsum of a, b, c, d, to the bit: the same tree, four at a time by transposes. */
+static inline void vf_hsum4(float *out, vf a, vf b, vf c, vf d) {
+    __m256 ha = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));
+    __m256 hb = _mm256_add_ps(_mm512_castps512_ps256(b), _mm512_extractf32x8_ps(b, 1));
+    __m256 hc = _mm256_add_ps(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));
+    __m256 hd = _mm256_add_ps(_mm512_castps512_ps256(d), _mm512_extractf32x8_ps(d, 1));
+    __m256d ac = _mm256_castps_pd(
+        _mm256_add_ps(_mm256_permute2f128_ps(ha, hc, 0x20), _mm256_permute2f128_ps(ha, hc, 0x31)));
+    __m256d bd = _mm256_castps_pd(
+        _mm256_add_ps(_mm256_permute2f128_ps(hb, hd, 0x20), _mm256_permute2f128_ps(hb, hd, 0x31)));
+    __m256 t = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ac, bd)),
+                             _mm256_castpd_ps(_mm256_unpackhi_pd(ac, bd)));
+    __m128 ab = _mm256_castps256_ps128(t), cd = _mm256_extractf128_ps(t, 1);
+    _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
+                                  _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1))));
 }
 static inline float vf_hmax(vf x) {
     return _mm512_reduce_max_ps(x);
@@ -96,6 +116,11 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
     __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     __m512i top = _mm512_srli_epi32(_mm512_mask_blend_epi32(is_nan, up, quiet), 16);
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(top));
+}
+
+/* Rounds to f16 (nearest even; overflow gives inf) and stores KVL_VL codes. */
+static inline void vf_store_f16(uint16_t *p, vf x) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
 #endif

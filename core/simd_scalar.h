@@ -58,11 +58,19 @@ static inline vf vf_pow2(vf n) {
 static inline vf vf_zero_below(vf y, vf x, vf limit) {
     return (vf)((kvl_vi)y & ~(kvl_vi)(x < limit));
 }
+/* Lane by lane: x < limit ? yes : no (NaN is not below). */
+static inline vf vf_select_below(vf x, vf limit, vf yes, vf no) {
+    return kvl_blend(x < limit, yes, no);
+}
 static inline vf vf_keep_nan(vf x, vf y) {
     return kvl_blend(x != x, x, y);
 }
 static inline float vf_hsum(vf x) {
     return (x[0] + x[2]) + (x[1] + x[3]);
+}
+/* out[0..3] = vf_hsum of a, b, c, d. */
+static inline void vf_hsum4(float *out, vf a, vf b, vf c, vf d) {
+    out[0] = vf_hsum(a), out[1] = vf_hsum(b), out[2] = vf_hsum(c), out[3] = vf_hsum(d);
 }
 static inline float vf_hmax(vf x) {
     float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
@@ -111,6 +119,25 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
         p[i] = value != value ? (uint16_t)(bits >> 16 | 0x40)
                               : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     }
+}
+
+/* Nearest even; overflow gives inf, NaN stays NaN. */
+static inline uint16_t kvl_scalar_to_f16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    if (rest > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (rest >> 13 & 0x3ff));
+    if (rest >= 0x477ff000) return (uint16_t)(sign | 0x7c00);
+    if (rest < 0x38800000) { /* below 2^-14: adding 0.5 leaves the code in the low bits, rounded */
+        float sum = kvl_bits_f32(rest) + 0.5f;
+        memcpy(&bits, &sum, sizeof bits);
+        return (uint16_t)(sign | (bits - 0x3f000000));
+    }
+    return (uint16_t)(sign | ((rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13));
+}
+/* Rounds to f16 (nearest even; overflow gives inf) and stores KVL_VL codes. */
+static inline void vf_store_f16(uint16_t *p, vf x) {
+    for (int i = 0; i < 4; i++) p[i] = kvl_scalar_to_f16(x[i]);
 }
 
 #endif

@@ -1,0 +1,68 @@
+#include "attention/block.h"
+
+#include <stdio.h>
+
+int64_t kvl_blocks_count(const kvl_attention_args *args, int64_t *starts) {
+    int64_t group = kvl_attention_group(args), n_blocks = 0;
+    for (int32_t s = 0; s < args->kv->n_seqs; s++) {
+        if (starts) starts[s] = n_blocks;
+        int64_t rows = ((int64_t)args->q_start[s + 1] - args->q_start[s]) * group;
+        n_blocks += (rows + KVL_BLOCK_ROWS - 1) / KVL_BLOCK_ROWS;
+    }
+    if (starts) starts[args->kv->n_seqs] = n_blocks;
+    return n_blocks * args->kv->n_kv_heads;
+}
+
+/* The sequence whose blocks hold the `index`-th one of a KV head. */
+static int32_t find_seq(const int64_t *starts, int32_t n_seqs, int64_t index) {
+    int32_t low = 0, high = n_seqs;
+    while (high - low > 1) {
+        int32_t middle = low + (high - low) / 2;
+        if (starts[middle] <= index) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+kvl_attention_block kvl_blocks_at(const kvl_attention_args *args, const int64_t *starts,
+                                  int64_t index) {
+    int32_t n_kv_heads = args->kv->n_kv_heads;
+    int32_t s = find_seq(starts, args->kv->n_seqs, index / n_kv_heads);
+    int64_t from_end = starts[s + 1] - 1 - index / n_kv_heads;
+    int64_t rows = ((int64_t)args->q_start[s + 1] - args->q_start[s]) * kvl_attention_group(args);
+    int64_t left = rows - from_end * KVL_BLOCK_ROWS;
+    return (kvl_attention_block){
+        .args = args,
+        .seq = s,
+        .kv_head = (int32_t)(index % n_kv_heads),
+        .n_rows = (int32_t)(left < KVL_BLOCK_ROWS ? left : KVL_BLOCK_ROWS),
+        .row_first = from_end * KVL_BLOCK_ROWS,
+    };
+}
+
+static bool is_activation(kvl_dtype dtype) {
+    return dtype == KVL_F32 || dtype == KVL_BF16 || dtype == KVL_F16;
+}
+
+void kvl_attention_supports(const kvl_attention_args *args, const char *kernel, kvl_isa isa,
+                            int32_t head_dim_max, kvl_attention_choice *choice) {
+    *choice = (kvl_attention_choice){.supported = false, .isa = isa};
+    snprintf(choice->kernel, sizeof choice->kernel, "%s", kernel);
+    if (args->kv->head_dim < 1 || args->kv->head_dim > head_dim_max) {
+        snprintf(choice->reason, sizeof choice->reason, "head_dim %d: %s handles 1 to %d",
+                 args->kv->head_dim, kernel, head_dim_max);
+    } else if (!is_activation(args->q_dtype) || !is_activation(args->o_dtype)) {
+        snprintf(choice->reason, sizeof choice->reason,
+                 "q_dtype %s, o_dtype %s: %s handles f32, bf16 and f16",
+                 kvl_dtype_name(args->q_dtype), kvl_dtype_name(args->o_dtype), kernel);
+    } else if (args->kv->dtype > KVL_FP8_E5M2) {
+        snprintf(choice->reason, sizeof choice->reason,
+                 "kv dtype %s: %s handles f32, f16, bf16, fp8_e4m3 and fp8_e5m2",
+                 kvl_dtype_name(args->kv->dtype), kernel);
+    } else {
+        choice->supported = true;
+    }
+}

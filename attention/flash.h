@@ -1,0 +1,42 @@
+/* Between flash.c (plan, threads) and flash_kernel.c (arithmetic, once per instruction set). */
+#ifndef KVL_ATTENTION_FLASH_H
+#define KVL_ATTENTION_FLASH_H
+
+#include "attention/block.h"
+
+enum {
+    KVL_FLASH_HEAD_DIM_MAX = 256,
+    /* Every KVL_SPLIT_KEYS keys, counted from absolute key 0, a row starts a fresh softmax state;
+     * the states are merged in rising order. So it makes no difference to a bit whether one thread
+     * walks all splits or each split has its own. */
+    KVL_SPLIT_KEYS = 512
+};
+
+/* One piece of work: the splits [split_first, split_last) of a block. Without `partials` the block
+ * is finished and stored; with it, each row's state of its split is kept for the merge. */
+typedef struct kvl_flash_task {
+    kvl_attention_block block;
+    int64_t split_first, split_last;
+    float *partials; /* [n_tokens][n_q_heads][n_splits][stride + 16]: o, then max, sum */
+    int64_t n_splits;
+} kvl_flash_task;
+
+/* Floats of scratch a thread needs, and of one row's partial state. */
+static inline int64_t kvl_flash_scratch(const kvl_attention_args *args) {
+    return (3 * KVL_BLOCK_ROWS + 2 * KVL_TILE_KEYS) * kvl_tile_stride(args) +
+           KVL_BLOCK_ROWS * KVL_TILE_KEYS;
+}
+static inline int64_t kvl_flash_partial(const kvl_attention_args *args) {
+    return kvl_tile_stride(args) + 16;
+}
+
+#define KVL_FLASH_KERNEL(isa) \
+    void kvl_flash_block_##isa(const kvl_flash_task *task, float *scratch); \
+    void kvl_flash_merge_##isa(const kvl_attention_args *args, int64_t token, int32_t head, \
+                               float *partials, int64_t n_splits);
+KVL_FLASH_KERNEL(scalar)
+KVL_FLASH_KERNEL(avx2)
+KVL_FLASH_KERNEL(avx512)
+#undef KVL_FLASH_KERNEL
+
+#endif
