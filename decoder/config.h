@@ -10,6 +10,16 @@
 
 enum { KVL_MAX_EOS = 16, KVL_MAX_HEAD_DIM = 256 };
 
+/* What no model here passes; products of any of them fit 64 bits. */
+enum {
+    KVL_MAX_LAYERS = 1024,
+    KVL_MAX_HIDDEN = 1 << 20,
+    KVL_MAX_INTERMEDIATE = 1 << 22,
+    KVL_MAX_HEADS = 1024,
+    KVL_MAX_VOCAB = 1 << 24,
+    KVL_MAX_POSITION = 1 << 30,
+};
+
 typedef enum kvl_family {
     KVL_FAMILY_LLAMA = 0,
     KVL_FAMILY_MISTRAL, /* sliding window */
@@ -50,13 +60,25 @@ typedef struct kvl_config {
                                 "synthetic" */
 } kvl_config;
 
+/* From the metadata of a GGUF file of architecture llama, qwen2 or qwen3 (and from
+ * rope_freqs.weight and the shapes of token_embd and output). What is not implemented (yarn,
+ * partial rotary, experts, biases of llama, ...) is KVL_ERR_UNSUPPORTED by key; bad values are
+ * KVL_ERR_INPUT by key and byte offset. The result has passed kvl_config_check. */
+struct kvl_gguf;
+kvl_status kvl_config_from_gguf(const struct kvl_gguf *gguf, kvl_config *config);
+
+/* From config.json and, when present, generation_config.json (its end tokens are added) of a folder
+ * as Transformers 4 or 5 write them: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
+ * Qwen3ForCausalLM. Refusals as above. source_weights is left "". */
+kvl_status kvl_config_from_dir(const char *dir, kvl_config *config);
+
 /* Checks every field against its range and the others (heads divide, head_dim even and <= 256,
  * positive sizes, products that fit). KVL_ERR_INPUT names the key as the file spells it via `keys`:
  * pass "gguf" or "hf" so that messages say llama.attention.head_count or num_attention_heads. */
 kvl_status kvl_config_check(const kvl_config *config, const char *keys);
 
-/* Inverse frequencies [head_dim / 2] after scaling, computed in float64 and rounded to float32 as
- * Transformers does (llama3: the wavelength bands of Llama 3.1). */
+/* Inverse frequencies [head_dim / 2] after scaling, in the float32 steps of Transformers, whose
+ * bits they have (at position 8,000 a last bit of theirs turns an angle by 5e-4). */
 void kvl_config_inv_freq(const kvl_config *config, float *inv_freq);
 
 /* KV bytes of one token over all layers: 2 * n_layers * n_kv_heads * head_dim * bytes. */
@@ -64,5 +86,12 @@ uint64_t kvl_config_kv_bytes_per_token(const kvl_config *config, uint64_t elem_b
 
 /* Parameters in the linear layers, norms and embeddings (tied counted once). */
 uint64_t kvl_config_parameters(const kvl_config *config);
+
+/* Sets config->name, cut to fit, whatever the bytes: control characters, and what is not UTF-8,
+ * become '?'. */
+void kvl_config_set_name(kvl_config *config, const char *text, size_t bytes);
+
+/* Fills n_eos and eos_ids with `id` when it is not there yet. False when there is no room. */
+bool kvl_config_add_eos(kvl_config *config, int32_t id);
 
 #endif

@@ -42,9 +42,9 @@ int64_t kvl_name_index_find(const kvl_name_index *index, const char *name, size_
 }
 
 bool kvl_name_index_add(kvl_name_index *index, const char *name, size_t bytes) {
-    assert(index->n_names < index->capacity && bytes <= UINT32_MAX);
     size_t slot = slot_of(index, name, bytes);
     if (index->slots[slot]) return false;
+    assert(index->n_names < index->capacity && bytes <= UINT32_MAX);
     index->names[index->n_names] = name;
     index->bytes[index->n_names] = (uint32_t)bytes;
     index->slots[slot] = (uint32_t)++index->n_names;

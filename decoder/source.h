@@ -27,4 +27,21 @@ struct kvl_source {
     void (*close)(kvl_source *source);
 };
 
+/* The tensors of an open GGUF file. Every tensor that `config` asks for must be there in its shape
+ * and in a type that kvlab decodes; a tensor without a place in the model (a bias, an expert) is
+ * refused by name. On success the source owns `gguf` and closes it; on failure the caller keeps it.
+ */
+struct kvl_gguf;
+struct kvl_config;
+kvl_status kvl_source_from_gguf(struct kvl_gguf *gguf, const struct kvl_config *config,
+                                kvl_source *source);
+
+/* The tensors of a Hugging Face folder's safetensors files (`dir` is for messages). Checked
+ * likewise. On success the source owns what `shards` holds, and *shards is emptied.
+ * `source_weights` [32] gets the dtype of most weights. */
+struct kvl_shards;
+kvl_status kvl_source_from_shards(const char *dir, struct kvl_shards *shards,
+                                  const struct kvl_config *config, char *source_weights,
+                                  kvl_source *source);
+
 #endif
