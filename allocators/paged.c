@@ -53,8 +53,7 @@ typedef struct paged {
     int32_t *marks;    /* [n_pages], scratch of is_valid */
 } paged;
 
-/* ---- layout -------------------------------------------------------------------------------------
- */
+/* ---- layout --------------------------------------------------------------------------------- */
 
 static int64_t ceil_div(int64_t a, int64_t b) {
     return a / b + (a % b != 0);
@@ -138,8 +137,7 @@ static kvl_status init(void *state, const kvl_allocator_config *config) {
     return KVL_OK;
 }
 
-/* ---- pages and their books ----------------------------------------------------------------------
- */
+/* ---- pages and their books ------------------------------------------------------------------ */
 
 static int64_t pages_of(const paged *p, int64_t tokens) {
     return ceil_div(tokens, p->config.page_tokens);
@@ -215,8 +213,7 @@ static void drop_page(paged *p, sequence *s, int64_t index) {
     p->n_free++;
 }
 
-/* ---- sequences ----------------------------------------------------------------------------------
- */
+/* ---- sequences ------------------------------------------------------------------------------ */
 
 static sequence *find(const void *state, kvl_seq seq) {
     const paged *p = state;
@@ -421,8 +418,7 @@ static void stats(const void *state, int64_t largest_wanted, kvl_ledger *ledger)
                            .metadata_bytes = p->state_bytes};
 }
 
-/* ---- invariants ---------------------------------------------------------------------------------
- */
+/* ---- invariants ----------------------------------------------------------------------------- */
 
 typedef struct report {
     char *why;

@@ -26,8 +26,7 @@ static uint32_t u32_at(const uint8_t *p) {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
-/* ---- plain floats: "blocks" of one value --------------------------------------------------------
- */
+/* ---- plain floats: "blocks" of one value ---------------------------------------------------- */
 
 static void decode_f32(const uint8_t *blocks, int64_t n, float *out) {
     memcpy(out, blocks, (size_t)n * sizeof *out);
@@ -49,8 +48,7 @@ static void decode_bf16(const uint8_t *blocks, int64_t n, float *restrict out) {
     }
 }
 
-/* ---- blocks of 32 -------------------------------------------------------------------------------
- */
+/* ---- blocks of 32 --------------------------------------------------------------------------- */
 
 static void decode_q8_0(const uint8_t *blocks, int64_t n, float *restrict out) {
     for (int64_t b = 0; b < n / QK; b++, blocks += 34, out += QK) {
@@ -102,8 +100,7 @@ static void decode_q5_1(const uint8_t *blocks, int64_t n, float *restrict out) {
     }
 }
 
-/* ---- super-blocks of 256 ------------------------------------------------------------------------
- */
+/* ---- super-blocks of 256 -------------------------------------------------------------------- */
 
 /* Two-bit fields: 32 bytes hold 128 values, 32 in each bit pair, lowest pair first. */
 static void decode_q2_k(const uint8_t *blocks, int64_t n, float *restrict out) {
@@ -201,8 +198,7 @@ static void decode_q6_k(const uint8_t *blocks, int64_t n, float *restrict out) {
     }
 }
 
-/* ---- registry -----------------------------------------------------------------------------------
- */
+/* ---- registry ------------------------------------------------------------------------------- */
 
 static const kvl_gguf_block blocks_known[] = {
     {"f32", 0, 1, 4, decode_f32},         {"f16", 1, 1, 2, decode_f16},

@@ -33,8 +33,7 @@ float kvl_e5m2_to_f32(uint8_t code) {
     return kvl_dec_e5m2(code);
 }
 
-/* ---- the definition: one value at a time -------------------------------------------------------
- */
+/* ---- the definition: one value at a time ---------------------------------------------------- */
 
 #define DEFINE_FORMAT(format, type) \
     static int64_t encode_##format(const float *src, int64_t n, float scale, void *dst) { \
@@ -101,8 +100,7 @@ kvl_status kvl_kv_format_find(const char *name, const kvl_kv_format **out) {
     return KVL_OK;
 }
 
-/* ---- bulk ---------------------------------------------------------------------------------------
- */
+/* ---- bulk ----------------------------------------------------------------------------------- */
 
 static const kvl_convert_kernels *kernels(void) {
     kvl_isa isa = kvl_isa_current();

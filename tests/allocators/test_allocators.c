@@ -3,8 +3,7 @@
 #include "allocators/allocator.h"
 #include "core/rng.h"
 
-/* ---- helpers ------------------------------------------------------------------------------------
- */
+/* ---- helpers -------------------------------------------------------------------------------- */
 
 static const kvl_allocator *module(const char *name) {
     const kvl_allocator *out;
@@ -297,8 +296,7 @@ static void random_paged_256(void **state) {
     random_operations("paged", 256 * 7 + 1, 256, 700, 5);
 }
 
-/* ---- scenarios ----------------------------------------------------------------------------------
- */
+/* ---- scenarios ------------------------------------------------------------------------------ */
 
 /* A gauge of used pages alone says 66.7 %; 36.5 % of the slots hold tokens. The ledger has both. */
 static void prompts_of_17_in_pages_of_16(void **unused) {

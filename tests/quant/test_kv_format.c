@@ -9,8 +9,7 @@
 static const kvl_isa isas[] = {KVL_ISA_SCALAR, KVL_ISA_AVX2, KVL_ISA_AVX512};
 enum { N_ISAS = sizeof isas / sizeof *isas };
 
-/* ---- the oracle: values by the formats' definitions, in double ---------------------------------
- */
+/* ---- the oracle: values by the formats' definitions, in double ------------------------------ */
 
 typedef struct small_float {
     int exponent_bits, mantissa_bits;
@@ -68,8 +67,7 @@ static double nearest(const small_float *f, double x, int *over) {
     return copysign(up ? above : below, x);
 }
 
-/* ---- one value ----------------------------------------------------------------------------------
- */
+/* ---- one value ------------------------------------------------------------------------------ */
 
 static unsigned encode_one(kvl_dtype dtype, float x) {
     switch (dtype) {
@@ -190,8 +188,7 @@ static void random_patterns(void **state) {
     }
 }
 
-/* ---- torch's conversions ------------------------------------------------------------------------
- */
+/* ---- torch's conversions -------------------------------------------------------------------- */
 
 static void compare_torch(const golden_file *golden, const char *name, kvl_dtype from,
                           const void *source, int64_t n_source, kvl_dtype to, float limit) {
@@ -250,8 +247,7 @@ static void matches_torch(void **state) {
     golden_close(&golden);
 }
 
-/* ---- bulk ---------------------------------------------------------------------------------------
- */
+/* ---- bulk ----------------------------------------------------------------------------------- */
 
 enum { N = 1 << 18 };
 
