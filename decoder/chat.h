@@ -1,6 +1,10 @@
 /* Chat templates, recognised by their text and rendered by own code (no template language runs).
- * Known: chatml (SmolLM2, Qwen; with SmolLM2's or Qwen's default system line where the template has
- * it), llama-3, mistral. Others are refused by name of what was seen. */
+ * Known: chatml (SmolLM2, Qwen 2 to 3; with the default system line that stands in the template,
+ * and the opening <think> of thinking variants), llama-3 (3.1 with its fixed date; templates that
+ * print today's date are refused, since their text changes daily), mistral ([INST] with the
+ * template's own spacing). A template is known by the pieces that print a message and the
+ * generation prompt; one that prints them otherwise is refused with its opening words, not guessed
+ * at. */
 #ifndef KVL_DECODER_CHAT_H
 #define KVL_DECODER_CHAT_H
 

@@ -5,8 +5,10 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/buffer.h"
+#include "core/clock.h"
 
 /* The public patterns, as in GPT-2's encoder.py and the tokenizer.json files of Llama 3 and Qwen 2.
  */
@@ -27,6 +29,12 @@ enum {
     HEAP_LIMIT_KIB = 65536,
 };
 
+/* Each call stays below MATCH_LIMIT, but a text may need as many calls as it has characters. So all
+ * calls together have a limit too, in processor time of this thread: what real patterns take a
+ * hundred times over, and independent of what else the machine does. */
+#define BUDGET_NS UINT64_C(2000000000)
+#define BUDGET_NS_PER_BYTE UINT64_C(10000)
+
 struct kvl_pretokenizer {
     pcre2_code *steps[KVL_PRETOKENIZER_MAX_STEPS];
     int n_steps;
@@ -39,6 +47,7 @@ typedef struct splitter {
     pcre2_match_data *match[KVL_PRETOKENIZER_MAX_STEPS];
     kvl_piece_fn piece;
     void *user;
+    const kvl_split_clock *clock;
 } splitter;
 
 kvl_status kvl_pretokenizer_create(kvl_pretokenizer **out) {
@@ -79,6 +88,7 @@ static bool translate_escape(char c, bool in_class, kvl_buffer *out) {
         kvl_buffer_printf(out, "[^%s]", c == 'S' ? SPACE_CLASS : WORD_CLASS);
         return true;
     }
+    if (c == '\0') return false; /* the pattern ends in a backslash */
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (letter && !strchr("dDpPrntfvxuabAzZ", c)) return false;
     if (c == 'v' || c == 'u' || (c == 'b' && !in_class)) return false;
@@ -157,11 +167,34 @@ static int match_at(const splitter *s, int step, const uint8_t *text, size_t byt
     return rc;
 }
 
+static uint64_t cpu_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+kvl_split_clock kvl_split_clock_start(size_t text_bytes) {
+    return (kvl_split_clock){.start_ns = kvl_now_ns(),
+                             .start_cpu_ns = cpu_ns(),
+                             .budget_ns = BUDGET_NS + text_bytes * BUDGET_NS_PER_BYTE};
+}
+
+/* The wall clock is cheap to read and never runs behind the thread's own. */
+static bool is_over(const kvl_split_clock *clock) {
+    return kvl_now_ns() - clock->start_ns > clock->budget_ns &&
+           cpu_ns() - clock->start_cpu_ns > clock->budget_ns;
+}
+
 static kvl_status split_step(const splitter *s, int step, const uint8_t *text, size_t bytes) {
     if (bytes == 0) return KVL_OK;
     if (step == s->pre->n_steps) return s->piece(s->user, text, bytes);
     size_t done = 0, at = 0; /* before `done` all is handed on; the next search starts at `at` */
     while (at < bytes) {
+        if (is_over(s->clock))
+            return kvl_fail(KVL_ERR_INPUT,
+                            "pre-tokenizer pattern, step %d: time limit exceeded at byte %zu of a "
+                            "text of %zu",
+                            step, at, bytes);
         int rc = match_at(s, step, text, bytes, at);
         if (rc == PCRE2_ERROR_NOMATCH) break;
         if (rc < 0) {
@@ -184,8 +217,8 @@ static kvl_status split_step(const splitter *s, int step, const uint8_t *text, s
 }
 
 kvl_status kvl_pretokenizer_split(const kvl_pretokenizer *pre, const uint8_t *text, size_t bytes,
-                                  kvl_piece_fn piece, void *user) {
-    splitter s = {.pre = pre, .piece = piece, .user = user};
+                                  const kvl_split_clock *clock, kvl_piece_fn piece, void *user) {
+    splitter s = {.pre = pre, .piece = piece, .user = user, .clock = clock};
     kvl_status status = KVL_OK;
     for (int i = 0; i < pre->n_steps && status == KVL_OK; i++) {
         s.match[i] = pcre2_match_data_create(1, NULL);

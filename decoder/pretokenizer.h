@@ -27,9 +27,15 @@ void kvl_pretokenizer_free(kvl_pretokenizer *pre);
 kvl_status kvl_pretokenizer_add(kvl_pretokenizer *pre, const char *label, const char *pattern,
                                 size_t bytes);
 
+/* Time limit of one text, however many splits it takes. */
+typedef struct kvl_split_clock {
+    uint64_t start_ns, start_cpu_ns, budget_ns;
+} kvl_split_clock;
+kvl_split_clock kvl_split_clock_start(size_t text_bytes);
+
 /* Calls `piece` for each non-empty piece of valid UTF-8 `text`, in order. */
 typedef kvl_status (*kvl_piece_fn)(void *user, const uint8_t *piece, size_t bytes);
 kvl_status kvl_pretokenizer_split(const kvl_pretokenizer *pre, const uint8_t *text, size_t bytes,
-                                  kvl_piece_fn piece, void *user);
+                                  const kvl_split_clock *clock, kvl_piece_fn piece, void *user);
 
 #endif

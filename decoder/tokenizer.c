@@ -11,17 +11,21 @@
 
 typedef struct encoder {
     const kvl_tokenizer *tok;
+    const char *origin; /* start of the text that pieces point into, for offsets in messages */
     kvl_ids ids;
     kvl_bpe_scratch scratch;
+    kvl_split_clock clock;
 } encoder;
 
 static kvl_status encode_piece(void *user, const uint8_t *piece, size_t bytes) {
     encoder *e = user;
-    return kvl_bpe_encode(e->tok, piece, bytes, &e->scratch, &e->ids);
+    size_t offset = (size_t)((const char *)piece - e->origin);
+    return kvl_bpe_encode(e->tok, piece, bytes, offset, &e->scratch, &e->ids);
 }
 
 static kvl_status encode_plain(encoder *e, const char *text, size_t bytes) {
-    return kvl_pretokenizer_split(e->tok->pre, (const uint8_t *)text, bytes, encode_piece, e);
+    return kvl_pretokenizer_split(e->tok->pre, (const uint8_t *)text, bytes, &e->clock,
+                                  encode_piece, e);
 }
 
 /* Longest added token that starts at text[0]; 0 when none does. */
@@ -63,12 +67,15 @@ static kvl_status encode_added(encoder *e, const kvl_trie *trie, const char *tex
 }
 
 static kvl_status encode_normalised(encoder *e, const char *text, size_t bytes) {
+    const char *origin = e->origin;
     if (!e->tok->nfc) return encode_added(e, &e->tok->normalised, text, bytes, encode_plain);
     kvl_buffer composed = {0};
     kvl_status status = kvl_nfc(text, bytes, &composed);
+    e->origin = composed.data;
     if (status == KVL_OK)
         status = encode_added(e, &e->tok->normalised, composed.data, composed.bytes, encode_plain);
     kvl_buffer_free(&composed);
+    e->origin = origin;
     return status;
 }
 
@@ -91,6 +98,7 @@ static kvl_status encode_text(encoder *e, const char *text, size_t bytes, bool a
         return kvl_fail(KVL_ERR_INPUT, "text is not UTF-8: byte 0x%02x at offset %zu",
                         (uint8_t)text[at], at);
     }
+    e->clock = kvl_split_clock_start(bytes);
     for (int32_t i = 0; add_special && i < e->tok->n_prefix; i++)
         KVL_TRY(kvl_ids_add(&e->ids, e->tok->prefix[i]));
     KVL_TRY(encode_added(e, &e->tok->raw, text, bytes, encode_normalised));
@@ -102,7 +110,7 @@ static kvl_status encode_text(encoder *e, const char *text, size_t bytes, bool a
 kvl_status kvl_tokenizer_encode_alloc(const kvl_tokenizer *tokenizer, const char *text,
                                       size_t bytes, bool add_special, int32_t **ids,
                                       int64_t *n_ids) {
-    encoder e = {.tok = tokenizer};
+    encoder e = {.tok = tokenizer, .origin = text};
     kvl_status status = encode_text(&e, text, bytes, add_special);
     kvl_bpe_scratch_free(&e.scratch);
     /* No text still gives an array that can be freed and read. */

@@ -5,6 +5,10 @@
  * Unicode, with a step limit), mapped to byte-level symbols and merged by rank, linear-log in time
  * on a flat stack. decode: loss-free; decode(encode(text)) == text without a normaliser. Sources:
  * GPT-2 encoder.py (byte map, merges); Hugging Face tokenizers (tokenizer.json fields).
+ *
+ * Some vocabularies have no symbol for a few bytes (the default model lacks six control characters
+ * and bytes that begin unassigned planes). Other systems drop such bytes; here they become the
+ * file's unknown token where tokenizer.json names one, and are refused with their offset otherwise.
  */
 #ifndef KVL_DECODER_TOKENIZER_H
 #define KVL_DECODER_TOKENIZER_H
@@ -29,12 +33,12 @@ kvl_status kvl_tokenizer_from_gguf(const kvl_gguf *gguf, kvl_tokenizer **out);
 kvl_status kvl_tokenizer_from_dir(const char *dir, kvl_tokenizer **out);
 void kvl_tokenizer_free(kvl_tokenizer *tokenizer);
 
-/* Appends token ids of `text` (any bytes; invalid UTF-8 is KVL_ERR_INPUT with the byte offset).
+/* Token ids of `text` (any bytes; invalid UTF-8 is KVL_ERR_INPUT with the byte offset).
  * Library convention: writes at most `capacity` ids and always sets *n_ids to the needed count;
  * capacity <= 0 writes nothing. `add_special`: BOS (and EOS) where the file says so. */
 kvl_status kvl_tokenizer_encode(const kvl_tokenizer *tokenizer, const char *text, size_t bytes,
                                 bool add_special, int32_t *ids, int64_t capacity, int64_t *n_ids);
-/* The same into a malloc'ed array. */
+/* The same into a malloc'ed array (never NULL, for 0 ids too). */
 kvl_status kvl_tokenizer_encode_alloc(const kvl_tokenizer *tokenizer, const char *text,
                                       size_t bytes, bool add_special, int32_t **ids,
                                       int64_t *n_ids);

@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "decoder/gguf_impl.h"
 #include "decoder/tokenizer_internal.h"
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUSED, TYPE_BYTE };
@@ -11,6 +12,11 @@ enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER_DEFINED, TYPE_UNUS
 
 static bool is_text(kvl_gguf_string s, const char *text) {
     return s.bytes == strlen(text) && !memcmp(s.data, text, s.bytes);
+}
+
+/* Where in the file the string's bytes stand. */
+static unsigned long long byte_of(const kvl_gguf *gguf, kvl_gguf_string s) {
+    return (unsigned long long)((const uint8_t *)s.data - gguf->file.data);
 }
 
 static int shown(uint64_t bytes) {
@@ -94,7 +100,11 @@ static kvl_status read_tokens(const kvl_gguf *gguf, const kvl_gguf_string *texts
     for (uint64_t i = 0; i < n; i++) {
         kvl_token_kind kind = KVL_TOKEN_NORMAL;
         if (types) KVL_TRY(kind_of(gguf, i, types[i], &kind));
-        KVL_TRY(kvl_tok_set(tok, (int32_t)i, texts[i].data, texts[i].bytes, kind, false));
+        kvl_status status =
+            kvl_tok_set(tok, (int32_t)i, texts[i].data, texts[i].bytes, kind, false);
+        if (status != KVL_OK)
+            return kvl_fail_prefix(status, KEY("tokens") "[%llu] (byte %llu)",
+                                   (unsigned long long)i, byte_of(gguf, texts[i]));
     }
     return kvl_tok_index(tok);
 }
@@ -111,11 +121,14 @@ static kvl_status read_merges(const kvl_gguf *gguf, kvl_tokenizer *tok) {
         uint64_t bytes = merges[i].bytes;
         const char *space = bytes > 2 ? memchr(text + 1, ' ', bytes - 2) : NULL;
         if (!space)
-            return kvl_fail(KVL_ERR_INPUT, "%s: " KEY("merges") "[%llu] '%.*s': no space in it",
-                            kvl_gguf_path(gguf), (unsigned long long)i, shown(bytes), text);
+            return kvl_fail(KVL_ERR_INPUT,
+                            "%s: " KEY("merges") "[%llu] (byte %llu) '%.*s': no space in it",
+                            kvl_gguf_path(gguf), (unsigned long long)i, byte_of(gguf, merges[i]),
+                            shown(bytes), text);
         size_t left = (size_t)(space - text);
-        KVL_TRY(kvl_tok_merge(tok, KEY("merges"), (uint32_t)i, text, left, space + 1,
-                              bytes - left - 1));
+        kvl_status status =
+            kvl_tok_merge(tok, KEY("merges"), (uint32_t)i, text, left, space + 1, bytes - left - 1);
+        if (status != KVL_OK) return kvl_fail_prefix(status, "byte %llu", byte_of(gguf, merges[i]));
     }
     return KVL_OK;
 }

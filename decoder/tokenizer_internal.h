@@ -120,7 +120,8 @@ typedef struct kvl_ids {
 } kvl_ids;
 kvl_status kvl_ids_add(kvl_ids *ids, int32_t id);
 
-/* Byte-pair merging of one pre-token, appended to `ids`. `scratch` grows and is reused. */
+/* Byte-pair merging of one pre-token, appended to `ids`. `scratch` grows and is reused. `offset` of
+ * the piece in the whole text is for messages. */
 typedef struct kvl_bpe_scratch {
     int32_t *ids, *prev, *next; /* symbols as a doubly linked list over byte positions */
     uint64_t *heap;             /* rank << 32 | position */
@@ -129,7 +130,7 @@ typedef struct kvl_bpe_scratch {
 } kvl_bpe_scratch;
 void kvl_bpe_scratch_free(kvl_bpe_scratch *scratch);
 kvl_status kvl_bpe_encode(const kvl_tokenizer *tok, const uint8_t *text, size_t bytes,
-                          kvl_bpe_scratch *scratch, kvl_ids *ids);
+                          size_t offset, kvl_bpe_scratch *scratch, kvl_ids *ids);
 
 /* NFC of valid UTF-8, appended to `out`. Linear: runs of combining marks are sorted by counting. */
 kvl_status kvl_nfc(const char *text, size_t bytes, kvl_buffer *out);

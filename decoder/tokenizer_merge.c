@@ -147,7 +147,7 @@ static int32_t whole_piece(const kvl_tokenizer *tok, const uint8_t *text, size_t
 }
 
 kvl_status kvl_bpe_encode(const kvl_tokenizer *tok, const uint8_t *text, size_t bytes,
-                          kvl_bpe_scratch *scratch, kvl_ids *ids) {
+                          size_t offset, kvl_bpe_scratch *scratch, kvl_ids *ids) {
     if (tok->ignore_merges) {
         int32_t id = whole_piece(tok, text, bytes, &scratch->mapped);
         if (scratch->mapped.failed) return kvl_fail(KVL_ERR_OOM, "tokenizer: out of memory");
@@ -158,8 +158,9 @@ kvl_status kvl_bpe_encode(const kvl_tokenizer *tok, const uint8_t *text, size_t 
         int32_t id = tok->byte_ids[text[i]] >= 0 ? tok->byte_ids[text[i]] : tok->unknown_id;
         if (id < 0)
             return kvl_fail(KVL_ERR_INPUT,
-                            "text: byte 0x%02x has no symbol in the vocabulary of %s", text[i],
-                            tok->label);
+                            "text byte 0x%02x at offset %zu: the vocabulary of %s has no symbol "
+                            "for it",
+                            text[i], offset + i, tok->label);
         scratch->ids[i] = id;
     }
     size_t n = bytes;
