@@ -59,7 +59,7 @@ static void make_abc(maker *m, uint64_t seed, kvl_buffer *vocab, kvl_buffer *mer
         }
     kvl_rng rng = kvl_rng_make(seed, 0);
     kvl_buffer_text(merges, "[");
-    for (int i = 0; i < 60; i++) {
+    for (int i = 0; i < 250; i++) {
         int j = i + (int)kvl_rng_below(&rng, (uint64_t)(n_splits - i));
         char swap[8];
         memcpy(swap, splits[i], 8), memcpy(splits[i], splits[j], 8), memcpy(splits[j], swap, 8);
@@ -108,6 +108,59 @@ static void test_ignore_merges(void **state) {
     assert_encodes(tok, "abc", false, "257");
     assert_encodes(tok, "abcd", false, "256 99 100");
     kvl_tokenizer_free(tok);
+}
+
+/* ---- pre-tokenizers ----------------------------------------------------------------------------
+ */
+
+static kvl_status join_piece(void *user, const uint8_t *piece, size_t bytes) {
+    kvl_buffer *out = user;
+    if (out->bytes) kvl_buffer_text(out, "|");
+    kvl_buffer_add(out, piece, bytes);
+    return KVL_OK;
+}
+
+/* Pieces as Hugging Face tokenizers 0.23 cuts them. U+0085 is white space, U+180E is not. */
+static void test_pieces(void **state) {
+    static const char word[] = "\\w+|[^\\w\\s]+";
+    static const struct {
+        const char *first, *second, *text, *want;
+    } cases[] = {
+        {kvl_pattern_gpt2, NULL, "I'm don't  x1234 ++\n\n y\xc2\x85\xc2\xa0z",
+         "I|'m| don|'t| | x|1234| ++|\n\n| y|\xc2\x85|\xc2\xa0|z"},
+        {kvl_pattern_gpt2, NULL, "a \u180e b\u180e", "a| \u180e| b|\u180e"},
+        {kvl_pattern_gpt2, NULL, "I'LL \u3000\u2028x", "I|'|LL| \u3000|\u2028|x"},
+        {kvl_pattern_llama3, NULL, "I'LL don'\u017f  1234567 ..\n\r\n  y\n z",
+         "I|'LL| don|'\u017f| | |123|456|7| ..\n\r\n| | y|\n| z"},
+        {kvl_pattern_llama3, NULL,
+         "a\u180e \xc2\x85"
+         "b",
+         "a|\u180e| |\xc2\x85"
+         "b"},
+        {kvl_pattern_qwen2, NULL, "x12 (34)\t\tq", "x|1|2| (|3|4|)|\t|\tq"},
+        {kvl_pattern_digit, kvl_pattern_gpt2, "x12 \u0663\u2167 3.5",
+         "x|1|2| |\u0663|\u2167| |3|.|5"},
+        {word, NULL,
+         "a\u0301_b\u203f"
+         "c d-\u180e-e",
+         "a\u0301_b\u203f"
+         "c| |d|-\u180e-|e"},
+        {"x*", NULL, "axxb", "a|xx|b"}, /* empty matches cut nothing and end */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvl_pretokenizer *pre;
+        kvl_buffer out = {0};
+        kvl_split_clock clock = kvl_split_clock_start(strlen(cases[i].text));
+        assert_ok(kvl_pretokenizer_create(&pre));
+        assert_ok(kvl_pretokenizer_add(pre, "test", cases[i].first, strlen(cases[i].first)));
+        if (cases[i].second)
+            assert_ok(kvl_pretokenizer_add(pre, "test", cases[i].second, strlen(cases[i].second)));
+        assert_ok(kvl_pretokenizer_split(pre, (const uint8_t *)cases[i].text, strlen(cases[i].text),
+                                         &clock, join_piece, &out));
+        assert_string_equal(out.data, cases[i].want);
+        kvl_buffer_free(&out);
+        kvl_pretokenizer_free(pre);
+    }
 }
 
 /* ---- added tokens, normaliser, what is added ---------------------------------------------------
@@ -342,9 +395,10 @@ static void test_invalid_text(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_merges),       cmocka_unit_test(test_ignore_merges),
-        cmocka_unit_test(test_added_tokens), cmocka_unit_test(test_nfc),
-        cmocka_unit_test(test_add_special),  cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_long_texts),   cmocka_unit_test(test_invalid_text),
+        cmocka_unit_test(test_pieces),       cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_nfc),          cmocka_unit_test(test_add_special),
+        cmocka_unit_test(test_stream),       cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_invalid_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
