@@ -39,9 +39,9 @@ static uint64_t little_endian(const uint8_t *bytes, int n) {
 static kvl_status read_number(cursor *c, int bytes, const char *field, uint64_t *out) {
     if (left(c) < (uint64_t)bytes)
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: %s (byte %" PRIu64 "): %d bytes are needed, the file ends after "
+                        "%s (byte %" PRIu64 "): %d bytes are needed, the file ends after "
                         "%" PRIu64,
-                        c->file->path, field, c->at, bytes, left(c));
+                        field, c->at, bytes, left(c));
     *out = little_endian(c->file->data + c->at, bytes);
     c->at += (uint64_t)bytes;
     return KVL_OK;
@@ -65,9 +65,9 @@ static kvl_status read_string(cursor *c, const char *field, uint64_t min, uint64
     KVL_TRY(read_u64(c, field, &length));
     if (length < min || length > max || length > left(c))
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: %s (byte %" PRIu64 "): length %" PRIu64 ": %" PRIu64 " to %" PRIu64
+                        "%s (byte %" PRIu64 "): length %" PRIu64 ": %" PRIu64 " to %" PRIu64
                         " is allowed, and %" PRIu64 " bytes are left",
-                        c->file->path, field, at, length, min, max, left(c));
+                        field, at, length, min, max, left(c));
     *out = (kvl_gguf_string){(const char *)c->file->data + c->at, length};
     c->at += length;
     return KVL_OK;
@@ -92,8 +92,8 @@ static kvl_status read_type(cursor *c, const char *field, gguf_type *out) {
     uint32_t type = 0;
     KVL_TRY(read_u32(c, field, &type));
     if (type >= GGUF_N_TYPES)
-        return kvl_fail(KVL_ERR_INPUT, "%s: %s (byte %" PRIu64 ") %" PRId32 ": 0 to %d are known",
-                        c->file->path, field, at, (int32_t)type, GGUF_N_TYPES - 1);
+        return kvl_fail(KVL_ERR_INPUT, "%s (byte %" PRIu64 ") %" PRId32 ": 0 to %d are known",
+                        field, at, (int32_t)type, GGUF_N_TYPES - 1);
     *out = (gguf_type)type;
     return KVL_OK;
 }
@@ -102,9 +102,8 @@ static kvl_status read_type(cursor *c, const char *field, gguf_type *out) {
 static kvl_status read_strings(cursor *c, gguf_value *value) {
     value->strings = malloc((value->count + 1) * sizeof *value->strings);
     if (!value->strings)
-        return kvl_fail(KVL_ERR_OOM,
-                        "%s: array count (byte %" PRIu64 ") %" PRIu64 ": out of memory",
-                        c->file->path, value->at - 8, value->count);
+        return kvl_fail(KVL_ERR_OOM, "array count (byte %" PRIu64 ") %" PRIu64 ": out of memory",
+                        value->at - 8, value->count);
     for (uint64_t i = 0; i < value->count; i++)
         KVL_TRY(read_string(c, "array string", 0, MAX_TOKEN_BYTES, &value->strings[i]));
     return KVL_OK;
@@ -115,19 +114,18 @@ static kvl_status read_array(cursor *c, gguf_value *value) {
     KVL_TRY(read_type(c, "array element type", &value->elem_type));
     if (value->elem_type == GGUF_ARRAY)
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: array element type (byte %" PRIu64
-                        ") 9: arrays of arrays are not read",
-                        c->file->path, at);
+                        "array element type (byte %" PRIu64 ") 9: arrays of arrays are not read",
+                        at);
     at = c->at;
     KVL_TRY(read_u64(c, "array count", &value->count));
     bool strings = value->elem_type == GGUF_STRING;
     uint64_t least = strings ? 8 : gguf_type_bytes(value->elem_type); /* bytes of an element */
     if (value->count > left(c) / least || (strings && value->count > MAX_STRINGS))
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: array count (byte %" PRIu64 ") %" PRIu64 ": %" PRIu64
+                        "array count (byte %" PRIu64 ") %" PRIu64 ": %" PRIu64
                         " bytes are left, an element takes %" PRIu64
                         " or more (strings: at most %d)",
-                        c->file->path, at, value->count, left(c), least, MAX_STRINGS);
+                        at, value->count, left(c), least, MAX_STRINGS);
     value->at = c->at;
     if (strings) return read_strings(c, value);
     c->at += value->count * least;
@@ -152,19 +150,18 @@ static kvl_status read_value(cursor *c, gguf_value *value) {
 static kvl_status read_metadata(kvl_gguf *gguf, cursor *c, uint64_t n_kv) {
     if (!kvl_name_index_init(&gguf->keys, n_kv) ||
         !(gguf->values = calloc(n_kv + 1, sizeof *gguf->values)))
-        return kvl_fail(KVL_ERR_OOM, "%s: n_kv %" PRIu64 ": out of memory", gguf->file.path, n_kv);
+        return kvl_fail(KVL_ERR_OOM, "n_kv %" PRIu64 ": out of memory", n_kv);
     for (uint64_t i = 0; i < n_kv; i++) {
         uint64_t at = c->at;
         kvl_gguf_string key;
         KVL_TRY(read_string(c, "key", 1, MAX_KEY_BYTES, &key));
         int shown = (int)(key.bytes < 100 ? key.bytes : 100);
         if (memchr(key.data, 0, key.bytes))
-            return kvl_fail(KVL_ERR_INPUT,
-                            "%s: key %" PRIu64 " (byte %" PRIu64 "): holds a NUL byte",
-                            gguf->file.path, i, at);
+            return kvl_fail(KVL_ERR_INPUT, "key %" PRIu64 " (byte %" PRIu64 "): holds a NUL byte",
+                            i, at);
         if (!kvl_name_index_add(&gguf->keys, key.data, key.bytes))
-            return kvl_fail(KVL_ERR_INPUT, "%s: key '%.*s' (byte %" PRIu64 "): given twice",
-                            gguf->file.path, shown, key.data, at);
+            return kvl_fail(KVL_ERR_INPUT, "key '%.*s' (byte %" PRIu64 "): given twice", shown,
+                            key.data, at);
         kvl_status status = read_value(c, &gguf->values[i]);
         if (status != KVL_OK) return kvl_fail_prefix(status, "key '%.*s'", shown, key.data);
     }
@@ -177,15 +174,14 @@ static kvl_status read_alignment(kvl_gguf *gguf) {
     if (number < 0) return KVL_OK;
     const gguf_value *value = &gguf->values[number];
     if (value->type != GGUF_U32)
-        return kvl_fail(KVL_ERR_INPUT,
-                        "%s: general.alignment (byte %" PRIu64 ") is %s: u32 is needed",
-                        gguf->file.path, value->at, gguf_type_name(value->type));
+        return kvl_fail(KVL_ERR_INPUT, "general.alignment (byte %" PRIu64 ") is %s: u32 is needed",
+                        value->at, gguf_type_name(value->type));
     uint64_t alignment = little_endian(gguf->file.data + value->at, 4);
     if (alignment < 8 || alignment > MAX_ALIGNMENT || (alignment & (alignment - 1)))
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: general.alignment (byte %" PRIu64 ") %" PRIu64
+                        "general.alignment (byte %" PRIu64 ") %" PRIu64
                         ": a power of two from 8 to %d is needed",
-                        gguf->file.path, value->at, alignment, MAX_ALIGNMENT);
+                        value->at, alignment, MAX_ALIGNMENT);
     gguf->alignment = alignment;
     return KVL_OK;
 }
@@ -225,9 +221,8 @@ static kvl_status read_dims(cursor *c, kvl_gguf_tensor *tensor, uint64_t *n_elem
     uint32_t n_dims = 0;
     KVL_TRY(read_u32(c, "n_dims", &n_dims));
     if (n_dims < 1 || n_dims > 4)
-        return kvl_fail(KVL_ERR_INPUT,
-                        "%s: n_dims (byte %" PRIu64 ") %" PRIu32 ": 1 to 4 is allowed",
-                        c->file->path, at, n_dims);
+        return kvl_fail(KVL_ERR_INPUT, "n_dims (byte %" PRIu64 ") %" PRIu32 ": 1 to 4 is allowed",
+                        at, n_dims);
     tensor->n_dims = (int32_t)n_dims;
     *n_elems = 1;
     for (uint32_t d = 0; d < 4; d++) {
@@ -237,9 +232,9 @@ static kvl_status read_dims(cursor *c, kvl_gguf_tensor *tensor, uint64_t *n_elem
         if (dim < 1 || dim > INT64_MAX || !kvl_mul_u64(*n_elems, dim, n_elems) ||
             *n_elems > INT64_MAX)
             return kvl_fail(KVL_ERR_INPUT,
-                            "%s: dim[%" PRIu32 "] (byte %" PRIu64 ") %" PRIu64
+                            "dim[%" PRIu32 "] (byte %" PRIu64 ") %" PRIu64
                             ": 1 or more is needed, and fewer than 2^63 elements in all",
-                            c->file->path, d, at, dim);
+                            d, at, dim);
         tensor->dims[d] = (int64_t)dim;
     }
     return KVL_OK;
@@ -252,19 +247,19 @@ static kvl_status read_tensor_type(cursor *c, kvl_gguf_tensor *tensor, uint64_t 
     if (!name) name = "unknown";
     if (!block_shape(tensor->ggml_type, &elems, &bytes)) {
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: type (byte %" PRIu64 ") %" PRId32 " (%s): not a type "
+                        "type (byte %" PRIu64 ") %" PRId32 " (%s): not a type "
                         "that files may hold",
-                        c->file->path, at, (int32_t)tensor->ggml_type, name);
+                        at, (int32_t)tensor->ggml_type, name);
     }
     if ((uint64_t)tensor->dims[0] % elems)
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: type (byte %" PRIu64 ") %s: dim[0] %" PRId64
+                        "type (byte %" PRIu64 ") %s: dim[0] %" PRId64
                         " is no multiple of its block of %" PRIu64,
-                        c->file->path, at, name, tensor->dims[0], elems);
+                        at, name, tensor->dims[0], elems);
     if (!kvl_mul_u64(n_elems / elems, bytes, &tensor->bytes))
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: type (byte %" PRIu64 "): %" PRIu64 " elements pass 2^64 bytes",
-                        c->file->path, at, n_elems);
+                        "type (byte %" PRIu64 "): %" PRIu64 " elements pass 2^64 bytes", at,
+                        n_elems);
     return KVL_OK;
 }
 
@@ -275,14 +270,12 @@ static kvl_status read_tensor(kvl_gguf *gguf, cursor *c, char *name_out, uint64_
     kvl_gguf_string name;
     KVL_TRY(read_string(c, "tensor name", 1, MAX_NAME_BYTES, &name));
     if (memchr(name.data, 0, name.bytes))
-        return kvl_fail(KVL_ERR_INPUT, "%s: tensor name (byte %" PRIu64 "): holds a NUL byte",
-                        gguf->file.path, at);
+        return kvl_fail(KVL_ERR_INPUT, "tensor name (byte %" PRIu64 "): holds a NUL byte", at);
     memcpy(name_out, name.data, name.bytes);
     tensor->name = name_out;
     gguf->tensor_at[gguf->n_tensors] = at;
     if (!kvl_name_index_add(&gguf->names, name.data, name.bytes))
-        return kvl_fail(KVL_ERR_INPUT, "%s: tensor '%s' (byte %" PRIu64 "): given twice",
-                        gguf->file.path, name_out, at);
+        return kvl_fail(KVL_ERR_INPUT, "tensor '%s' (byte %" PRIu64 "): given twice", name_out, at);
     kvl_status status = read_dims(c, tensor, &n_elems);
     if (status == KVL_OK) status = read_tensor_type(c, tensor, n_elems);
     if (status == KVL_OK) status = read_u64(c, "offset", offset);
@@ -296,15 +289,14 @@ static kvl_status place_tensor(kvl_gguf *gguf, size_t i, uint64_t data_at, uint6
     uint64_t data_bytes = gguf->file.bytes > data_at ? gguf->file.bytes - data_at : 0, end;
     if (offset % gguf->alignment)
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: tensor '%s' (byte %" PRIu64 "): offset %" PRIu64
+                        "tensor '%s' (byte %" PRIu64 "): offset %" PRIu64
                         " is no multiple of the alignment %" PRIu64,
-                        gguf->file.path, tensor->name, gguf->tensor_at[i], offset, gguf->alignment);
+                        tensor->name, gguf->tensor_at[i], offset, gguf->alignment);
     if (!kvl_add_u64(offset, tensor->bytes, &end) || end > data_bytes)
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: tensor '%s' (byte %" PRIu64 "): offset %" PRIu64 " + %" PRIu64
+                        "tensor '%s' (byte %" PRIu64 "): offset %" PRIu64 " + %" PRIu64
                         " bytes: the file has %" PRIu64 " bytes of data",
-                        gguf->file.path, tensor->name, gguf->tensor_at[i], offset, tensor->bytes,
-                        data_bytes);
+                        tensor->name, gguf->tensor_at[i], offset, tensor->bytes, data_bytes);
     tensor->data = gguf->file.data + data_at + offset;
     return KVL_OK;
 }
@@ -317,16 +309,16 @@ static int by_place(const void *a, const void *b) {
 
 static kvl_status check_overlap(const kvl_gguf *gguf) {
     const kvl_gguf_tensor **order = malloc((gguf->n_tensors + 1) * sizeof *order);
-    if (!order) return kvl_fail(KVL_ERR_OOM, "%s: out of memory", gguf->file.path);
+    if (!order) return kvl_fail(KVL_ERR_OOM, "out of memory");
     for (size_t i = 0; i < gguf->n_tensors; i++) order[i] = &gguf->tensors[i];
     qsort(order, gguf->n_tensors, sizeof *order, by_place);
     kvl_status status = KVL_OK;
     for (size_t i = 1; i < gguf->n_tensors && status == KVL_OK; i++) {
         const kvl_gguf_tensor *before = order[i - 1], *tensor = order[i];
         if (before->data + before->bytes <= tensor->data) continue;
-        status = kvl_fail(
-            KVL_ERR_INPUT, "%s: tensor '%s' (byte %" PRIu64 "): its data overlap those of '%s'",
-            gguf->file.path, tensor->name, gguf->tensor_at[tensor - gguf->tensors], before->name);
+        status = kvl_fail(KVL_ERR_INPUT,
+                          "tensor '%s' (byte %" PRIu64 "): its data overlap those of '%s'",
+                          tensor->name, gguf->tensor_at[tensor - gguf->tensors], before->name);
     }
     free(order);
     return status;
@@ -340,15 +332,13 @@ static kvl_status read_tensors(kvl_gguf *gguf, cursor *c, uint64_t n) {
     kvl_status status = KVL_OK;
     if (!offsets || !gguf->tensors || !gguf->tensor_at || !gguf->name_bytes ||
         !kvl_name_index_init(&gguf->names, n))
-        status =
-            kvl_fail(KVL_ERR_OOM, "%s: n_tensors %" PRIu64 ": out of memory", gguf->file.path, n);
+        status = kvl_fail(KVL_ERR_OOM, "n_tensors %" PRIu64 ": out of memory", n);
     for (uint64_t i = 0; i < n && status == KVL_OK; i++) {
         status = read_tensor(gguf, c, gguf->name_bytes + i * (MAX_NAME_BYTES + 1), &offsets[i]);
         if (status == KVL_OK) gguf->n_tensors++;
     }
     if (status == KVL_OK && !kvl_align_u64(c->at, gguf->alignment, &data_at))
-        status =
-            kvl_fail(KVL_ERR_INPUT, "%s: data (byte %" PRIu64 "): no place", c->file->path, c->at);
+        status = kvl_fail(KVL_ERR_INPUT, "data (byte %" PRIu64 "): no place", c->at);
     for (size_t i = 0; i < n && status == KVL_OK; i++)
         status = place_tensor(gguf, i, data_at, offsets[i]);
     free(offsets);
@@ -361,8 +351,7 @@ static kvl_status read_version(cursor *c) {
     uint32_t magic = 0, version = 0;
     KVL_TRY(read_u32(c, "magic", &magic));
     if (magic != 0x46554747) /* "GGUF" */
-        return kvl_fail(KVL_ERR_INPUT, "%s: magic (byte 0) 0x%08" PRIx32 ": %s", c->file->path,
-                        magic,
+        return kvl_fail(KVL_ERR_INPUT, "magic (byte 0) 0x%08" PRIx32 ": %s", magic,
                         magic == 0x47475546 ? "GGUF with its bytes swapped: a big-endian file"
                                             : "0x46554747 ('GGUF') is needed");
     KVL_TRY(read_u32(c, "version", &version));
@@ -370,11 +359,10 @@ static kvl_status read_version(cursor *c) {
     uint32_t swapped = __builtin_bswap32(version);
     if (swapped >= 1 && swapped <= 3)
         return kvl_fail(KVL_ERR_UNSUPPORTED,
-                        "%s: version (byte 4) 0x%08" PRIx32 ": version %" PRIu32
+                        "version (byte 4) 0x%08" PRIx32 ": version %" PRIu32
                         " with its bytes swapped: big-endian files are not read",
-                        c->file->path, version, swapped);
-    return kvl_fail(KVL_ERR_UNSUPPORTED, "%s: version (byte 4) %" PRIu32 ": 2 and 3 are read",
-                    c->file->path, version);
+                        version, swapped);
+    return kvl_fail(KVL_ERR_UNSUPPORTED, "version (byte 4) %" PRIu32 ": 2 and 3 are read", version);
 }
 
 /* A record count, held against the smallest record that the bytes left could hold. */
@@ -384,9 +372,9 @@ static kvl_status read_count(cursor *c, const char *field, uint64_t *out) {
     uint64_t least = 14; /* a key: length, one byte, type, one byte; a tensor takes more */
     if (*out > left(c) / least || *out > MAX_RECORDS)
         return kvl_fail(KVL_ERR_INPUT,
-                        "%s: %s (byte %" PRIu64 ") %" PRIu64 ": %" PRIu64
+                        "%s (byte %" PRIu64 ") %" PRIu64 ": %" PRIu64
                         " bytes are left, at most %d are read",
-                        c->file->path, field, at, *out, left(c), MAX_RECORDS);
+                        field, at, *out, left(c), MAX_RECORDS);
     return KVL_OK;
 }
 
@@ -406,7 +394,10 @@ kvl_status kvl_gguf_open(const char *path, kvl_gguf **out) {
     kvl_gguf *gguf = calloc(1, sizeof *gguf);
     if (!gguf) return kvl_fail(KVL_ERR_OOM, "%s: out of memory", path);
     kvl_status status = kvl_file_open(path, &gguf->file);
-    if (status == KVL_OK) status = parse(gguf);
+    if (status == KVL_OK) {
+        status = parse(gguf);
+        if (status != KVL_OK) kvl_fail_prefix(status, "%s", path);
+    }
     if (status == KVL_OK)
         *out = gguf;
     else
