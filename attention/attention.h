@@ -81,9 +81,10 @@ const kvl_attention *kvl_attention_at(size_t index);
 kvl_status kvl_attention_find(const char *name,
                               const kvl_attention **out); /* nearest name in message */
 
-/* Checks args (kvl_kv_view_check, strides, q_start monotone, q_len <= kv_len, GQA divisibility,
- * finite scale, workspace size and alignment), asks supports(), runs. Unsupported:
- * KVL_ERR_UNSUPPORTED with the reason. */
+/* Checks args (kvl_kv_view_check, strides, q_start monotone, GQA divisibility, finite scale, no
+ * page of -1 where a query sees, workspace size and alignment), asks supports(), runs. Unsupported:
+ * KVL_ERR_UNSUPPORTED with the reason. q_len > kv_len is allowed: the queries before key 0 see no
+ * key when causal (q_len 1, kv_len 0 is such a row). */
 kvl_status kvl_attention_run(const kvl_attention *module, const kvl_attention_args *args);
 
 /* Unique bytes and flops of a call: K and V bytes that some query sees read once, Q read, O

@@ -23,8 +23,8 @@ static void online_softmax(const kvl_tile *tile, float *s, kvl_tile_state *state
         if (max != state->max[r]) {
             /* The first tile of a split has nothing to rescale: its o and sum are zeros. */
             float keep = kvl_exp1(state->max[r] - max);
-            state->sum[r] *= keep;
             if (state->sum[r] != 0.0f) scale_row(state->o + r * tile->ld, tile->n_vecs, keep);
+            state->sum[r] *= keep;
             state->max[r] = max;
         }
         state->sum[r] += kvl_row_exp(row, lo, hi, max);

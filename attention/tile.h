@@ -190,10 +190,26 @@ KVL_INLINE void kvl_score_tile(kvl_dtype dtype, int rows, const kvl_tile *tile, 
     }
 }
 
+/* Few rows read each K and V row once, at the speed of memory, and the values stage walks V in
+ * columns, which the hardware does not foresee: ask for the strip's V rows and the K rows two
+ * strips ahead while this strip is computed. */
+KVL_INLINE void kvl_prefetch_strip(kvl_dtype dtype, const kvl_tile *tile, int32_t j, int32_t end) {
+    int64_t bytes = dtype == KVL_F32 ? 4 : dtype <= KVL_BF16 ? 2 : 1;
+    int64_t row_bytes = (int64_t)tile->n_vecs * KVL_VL * bytes;
+    if (tile->widen) return;
+    for (int32_t i = j < tile->lo[0] ? tile->lo[0] : j; i < j + 4 && i < end; i++) {
+        for (int64_t b = 0; b < row_bytes; b += 64) {
+            __builtin_prefetch((const char *)tile->v[i] + b);
+            if (i + 8 < end) __builtin_prefetch((const char *)tile->k[i + 8] + b);
+        }
+    }
+}
+
 KVL_INLINE void kvl_scores_of(kvl_dtype dtype, const kvl_tile *tile, float *s, int64_t lds) {
     int32_t begin = tile->lo[0] & ~3, end = tile->hi[tile->n_rows - 1];
     for (int32_t j = begin; j < end; j += 4) {
         const void *const *k = tile->k + j;
+        kvl_prefetch_strip(dtype, tile, j, end);
         for (int32_t r = 0, n; r < tile->n_rows; r += n) {
             n = kvl_rows_next(tile->n_rows - r);
             /* Ranges rise with the row, so these two tell whether any of the n sees a key here. */

@@ -8,7 +8,6 @@
 #include <math.h>
 
 #include "attention/attention.h"
-#include "core/rng.h"
 #include "quant/kv_format.h"
 
 enum { MAX_SEQS = 16 };

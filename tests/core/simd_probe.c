@@ -42,3 +42,22 @@ void KVL_ISA_FN(simd_basics)(const float *x, float *out) {
     out[7] = vf_hsum(vf_round(a));
     out[8] = vf_hsum(vf_add(vf_zero(), vf_mul(a, b)));
 }
+
+void KVL_ISA_FN(simd_encode_f16)(const float *x, int n, uint16_t *out) {
+    for (int i = 0; i + KVL_VL <= n; i += KVL_VL) vf_store_f16(out + i, vf_load_f32(x + i));
+}
+
+void KVL_ISA_FN(simd_tanh)(const float *x, int n, float *out) {
+    for (int i = 0; i + KVL_VL <= n; i += KVL_VL) vf_store(out + i, vf_tanh(vf_load_f32(x + i)));
+}
+
+/* one[0..3] = vf_hsum of x + 0, 1, 2, 3; four[0..3] = vf_hsum4 of the same. */
+void KVL_ISA_FN(simd_hsum4)(const float *x, float *one, float *four) {
+    for (int i = 0; i < 4; i++) one[i] = vf_hsum(vf_load_f32(x + i));
+    vf_hsum4(four, vf_load_f32(x), vf_load_f32(x + 1), vf_load_f32(x + 2), vf_load_f32(x + 3));
+}
+
+/* out[0..KVL_VL) = x < limit ? 1 : 2. */
+void KVL_ISA_FN(simd_select_below)(const float *x, float limit, float *out) {
+    vf_store(out, vf_select_below(vf_load_f32(x), vf_set1(limit), vf_set1(1), vf_set1(2)));
+}

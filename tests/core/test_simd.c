@@ -12,6 +12,10 @@ typedef struct probe {
     void (*encode_bf16)(const float *x, int n, uint16_t *out);
     void (*exp)(const float *x, int n, float *out);
     void (*basics)(const float *x, float *out);
+    void (*encode_f16)(const float *x, int n, uint16_t *out);
+    void (*tanh)(const float *x, int n, float *out);
+    void (*hsum4)(const float *x, float *one, float *four);
+    void (*select_below)(const float *x, float limit, float *out);
 } probe;
 
 #define PROBE(id, isa) \
@@ -19,7 +23,8 @@ typedef struct probe {
         id, simd_width_##isa, \
             {simd_decode_f32_##isa, simd_decode_f16_##isa, simd_decode_bf16_##isa, \
              simd_decode_e4m3_##isa, simd_decode_e5m2_##isa}, \
-            simd_encode_bf16_##isa, simd_exp_##isa, simd_basics_##isa \
+            simd_encode_bf16_##isa, simd_exp_##isa, simd_basics_##isa, simd_encode_f16_##isa, \
+            simd_tanh_##isa, simd_hsum4_##isa, simd_select_below_##isa \
     }
 static const probe probes[] = {PROBE(KVL_ISA_SCALAR, scalar), PROBE(KVL_ISA_AVX2, avx2),
                                PROBE(KVL_ISA_AVX512, avx512)};
@@ -79,6 +84,54 @@ static void rounds_to_bf16(const probe *p) {
     }
 }
 
+/* Between any two neighbouring f16 values: below, at and above the middle. */
+static void rounds_to_f16(const probe *p) {
+    for (unsigned code = 0; code < 0x7c00; code++) {
+        double low = value_of(code, 5, 10, false);
+        double high = code == 0x7bff ? 65536 : value_of(code + 1, 5, 10, false);
+        float middle = (float)((low + high) / 2), x[16] = {0};
+        uint16_t out[16];
+        x[0] = (float)low, x[1] = nextafterf(middle, 0), x[2] = middle;
+        x[3] = nextafterf(middle, INFINITY);
+        for (int i = 0; i < 4; i++) x[4 + i] = -x[i];
+        p->encode_f16(x, 16, out);
+        unsigned want[4] = {code, code, code + (code & 1), code + 1};
+        for (unsigned i = 0; i < 8; i++) {
+            if (out[i] != (want[i & 3] | (i < 4 ? 0 : 0x8000)))
+                fail_msg("%g -> %#x, not %#x", (double)x[i], out[i], want[i & 3]);
+        }
+    }
+    float x[16] = {INFINITY, -INFINITY, NAN, 1e30f};
+    uint16_t out[16];
+    p->encode_f16(x, 16, out);
+    assert_true(out[0] == 0x7c00 && out[1] == 0xfc00 && out[3] == 0x7c00);
+    assert_true((out[2] & 0x7c00) == 0x7c00 && (out[2] & 0x3ff));
+}
+
+static void hyperbolic_tangents(const probe *p) {
+    enum { N = 16 * 4096 };
+    static float x[N], y[N];
+    for (int i = 0; i < N; i++) x[i] = (float)(i - N / 2) * (12.0f / N);
+    x[0] = -INFINITY, x[1] = INFINITY, x[2] = NAN, x[3] = 1e-30f;
+    p->tanh(x, N, y);
+    assert_true(y[0] == -1 && y[1] == 1 && isnan(y[2]) && y[3] == 1e-30f);
+    for (int i = 4; i < N; i++) {
+        double want = tanh((double)x[i]);
+        if (!(fabs(y[i] - want) <= 3e-7 * fabs(want)))
+            fail_msg("tanh(%g) = %.9g, not %.9g", (double)x[i], (double)y[i], want);
+    }
+}
+
+static void sums_and_selects(const probe *p) {
+    float x[20], one[4], four[4], out[16];
+    for (int i = 0; i < 20; i++) x[i] = 1.0f / (float)(3 + i * i) - 0.07f * (float)i;
+    p->hsum4(x, one, four);
+    assert_memory_equal(one, four, sizeof one);
+    x[1] = NAN;
+    p->select_below(x, -0.1f, out);
+    for (int i = 0; i < p->width(); i++) assert_true(out[i] == (x[i] < -0.1f ? 1 : 2));
+}
+
 static void exponentials(const probe *p) {
     enum { N = 16 * 4096 };
     static float x[N], y[N];
@@ -126,6 +179,9 @@ static void every_set_this_cpu_has(void **state) {
         rounds_to_bf16(&probes[i]);
         exponentials(&probes[i]);
         arithmetic(&probes[i]);
+        rounds_to_f16(&probes[i]);
+        hyperbolic_tangents(&probes[i]);
+        sums_and_selects(&probes[i]);
         n++;
     }
     assert_true(n >= 1);
