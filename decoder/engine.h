@@ -82,8 +82,9 @@ void kvl_engine_effective_get(const kvl_engine *engine, int64_t n_prompt, int32_
 typedef struct kvl_engine_stats {
     uint64_t attention_ns, matmul_ns, other_ns; /* other: norms, RoPE, append, embed, ... */
     uint64_t steps, tokens;
-    double read_bytes, flops; /* unique work of the steps, by the models of work() */
-    int64_t kv_saturated;
+    double read_bytes, flops;   /* unique work of the steps, by the models of work() */
+    int64_t kv_saturated;       /* K and V values that saturated or overflowed when stored */
+    int32_t kv_saturated_layer; /* the first layer where one did, -1 = none */
 } kvl_engine_stats;
 void kvl_engine_stats_get(const kvl_engine *engine, kvl_engine_stats *out);
 void kvl_engine_stats_reset(kvl_engine *engine);

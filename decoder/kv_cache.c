@@ -47,7 +47,7 @@ kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n
 }
 
 static kvl_status create_state(kvl_kv_cache *cache) {
-    uint64_t state_bytes;
+    uint64_t state_bytes = 0;
     KVL_TRY(cache->allocator->state_bytes(&cache->config, &state_bytes));
     KVL_TRY(kvl_mem_alloc(state_bytes, &cache->state));
     cache->state_bytes = state_bytes;
@@ -69,7 +69,7 @@ static kvl_status create_scratch(kvl_kv_cache *cache) {
 }
 
 static kvl_status create_pools(kvl_kv_cache *cache) {
-    uint64_t bytes;
+    uint64_t bytes = 0;
     KVL_TRY(kvl_kv_cache_pool_bytes(&cache->config, cache->n_kv_heads, cache->head_dim,
                                     cache->dtype, &bytes));
     cache->pool_bytes = bytes;

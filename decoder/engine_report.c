@@ -1,0 +1,65 @@
+/* What the engine says of itself: counters, memory, and what really runs. */
+#include <stdio.h>
+#include <string.h>
+
+#include "decoder/engine_internal.h"
+
+void kvl_engine_stats_get(const kvl_engine *engine, kvl_engine_stats *out) {
+    *out = engine->stats;
+}
+
+void kvl_engine_stats_reset(kvl_engine *engine) {
+    engine->stats = (kvl_engine_stats){.kv_saturated_layer = -1};
+}
+
+void kvl_engine_memory_get(const kvl_engine *engine, kvl_engine_memory *out) {
+    const kvl_kv_cache *cache = &engine->cache;
+    *out = (kvl_engine_memory){
+        .weight_bytes = kvl_weights_bytes(&engine->weights),
+        .kv_pool_bytes = 2 * (uint64_t)cache->n_layers * cache->pool_bytes,
+        .kv_bytes_per_token =
+            kvl_config_kv_bytes_per_token(&engine->model->config, kvl_dtype_bytes(cache->dtype)),
+        .workspace_bytes = engine->act.block_bytes + engine->act.attention_bytes,
+    };
+    cache->allocator->stats(cache->state, 0, &out->ledger);
+    const kvl_ledger *ledger = &out->ledger;
+    out->kv_live_bytes = (uint64_t)ledger->live * out->kv_bytes_per_token;
+    out->kv_allocated_bytes =
+        (uint64_t)(ledger->live + ledger->reserved + ledger->internal) * out->kv_bytes_per_token;
+}
+
+/* Decode is what the fields name; where a prefill dispatches otherwise, the reason says so. */
+static void describe_attention(const kvl_engine *engine, int32_t q_len, int32_t n_seqs,
+                               kvl_engine_effective *out) {
+    kvl_attention_choice prefill, decode;
+    int32_t longest = (int32_t)engine->cache.config.max_seq_tokens;
+    kvl_engine_attention_choice(engine, 1, q_len, q_len, &prefill);
+    kvl_engine_attention_choice(engine, n_seqs, 1, q_len < longest ? q_len + 1 : longest, &decode);
+    snprintf(out->attention, sizeof out->attention, "%s", decode.kernel);
+    snprintf(out->isa, sizeof out->isa, "%s", kvl_isa_name(decode.isa));
+    snprintf(out->attention_reason, sizeof out->attention_reason, "%s", decode.reason);
+    if (strcmp(prefill.kernel, decode.kernel) != 0)
+        snprintf(out->attention_reason, sizeof out->attention_reason, "prefill %.40s; %.90s",
+                 prefill.kernel, decode.reason);
+}
+
+void kvl_engine_effective_get(const kvl_engine *engine, int64_t n_prompt, int32_t n_seqs,
+                              kvl_engine_effective *out) {
+    const kvl_linear *matrix = engine->weights.layers[0].qkv;
+    int64_t longest = engine->cache.config.max_seq_tokens;
+    int64_t rows = n_prompt < 1 ? 1 : n_prompt < longest ? n_prompt : longest;
+    if (rows > engine->max_batch_tokens) rows = engine->max_batch_tokens;
+    memset(out, 0, sizeof *out);
+    describe_attention(engine, (int32_t)rows, n_seqs, out);
+    snprintf(out->matmul_prefill, sizeof out->matmul_prefill, "%s",
+             kvl_linear_kernel(matrix, rows));
+    snprintf(out->matmul_decode, sizeof out->matmul_decode, "%s",
+             kvl_linear_kernel(matrix, n_seqs < 1 ? 1 : n_seqs));
+    snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", kvl_dtype_name(engine->cache.dtype));
+    snprintf(out->weights, sizeof out->weights, "%s", engine->linear.format->name);
+    snprintf(out->compute_dtype, sizeof out->compute_dtype, "%s",
+             kvl_dtype_name(engine->compute_dtype));
+    snprintf(out->device, sizeof out->device, "%s", engine->device->name);
+    snprintf(out->allocator, sizeof out->allocator, "%s", engine->cache.allocator->name);
+    out->page_tokens = engine->cache.page_tokens;
+}
