@@ -1,0 +1,61 @@
+/* Axes: the dimensions of a sweep, their names as rows spell them, and the grammar of their values.
+ *
+ *   512,1024        a list          512-8192*2   512, 1024, ... up to 8192 (factor 2 or more)
+ *   eager,flash     names           1-9+4        1, 5, 9 (step 1 or more)
+ *
+ * Lists and ranges mix; a value given twice counts once; the order is kept.
+ */
+#ifndef KVL_HARNESS_AXIS_H
+#define KVL_HARNESS_AXIS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/status.h"
+
+typedef enum kvl_axis_id {
+    KVL_AXIS_MODEL = 0,
+    KVL_AXIS_ALLOCATOR,
+    KVL_AXIS_ATTENTION,
+    KVL_AXIS_KV_DTYPE,
+    KVL_AXIS_WEIGHTS,
+    KVL_AXIS_COMPUTE_DTYPE,
+    KVL_AXIS_PROMPT,
+    KVL_AXIS_OUTPUT,
+    KVL_AXIS_CONTEXT,
+    KVL_AXIS_BATCH,
+    KVL_AXIS_PAGE_TOKENS,
+    KVL_AXIS_THREADS,
+    KVL_AXIS_ISA,
+    KVL_AXIS_DEVICE,
+    KVL_N_AXES
+} kvl_axis_id;
+
+typedef struct kvl_axis {
+    const char *name;   /* in rows: "kv_dtype" */
+    const char *option; /* on the command line: "kv-dtype" */
+    bool numeric;
+    int64_t min, max; /* numeric values allowed */
+} kvl_axis;
+
+const kvl_axis *kvl_axis_of(kvl_axis_id id);
+/* The axis of a row's name, or KVL_N_AXES. */
+kvl_axis_id kvl_axis_find(const char *name);
+
+/* Values of one axis: numbers[n], or names[n] (malloc'ed strings), by axis->numeric. */
+typedef struct kvl_axis_values {
+    size_t n;
+    int64_t *numbers;
+    char **names;
+} kvl_axis_values;
+
+enum { KVL_AXIS_MAX_VALUES = 4096 };
+
+/* Parses `text` for `axis`. `known` [n_known] are the names allowed, NULL for any. KVL_ERR_INPUT
+ * names option, part and limit; an unknown name is answered with the nearest one. */
+kvl_status kvl_axis_parse(const kvl_axis *axis, const char *text, const char *const *known,
+                          size_t n_known, kvl_axis_values *out);
+void kvl_axis_values_free(kvl_axis_values *values);
+
+#endif

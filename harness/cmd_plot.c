@@ -1,0 +1,170 @@
+/* kvlab plot F.jsonl: figures from rows, with sane defaults. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/names.h"
+#include "harness/commands.h"
+#include "harness/exit.h"
+#include "harness/figure.h"
+#include "harness/group.h"
+#include "harness/plot.h"
+
+enum { MAX_FILES = 64, PATH_BYTES = 4096 };
+
+typedef struct values {
+    const char *x, *y, *by, *where, *kind, *out_dir, *title, *interval, *scripts;
+    bool log_x;
+} values;
+
+static const kvl_option options[] = {
+    {"x", KVL_OPT_TEXT, offsetof(values, x), "AXIS", "the numeric axis with most values", 0, 0},
+    {"y", KVL_OPT_TEXT, offsetof(values, y), "METRIC",
+     "one figure of this metric (decode, prefill and a stack of phases)", 0, 0},
+    {"by", KVL_OPT_TEXT, offsetof(values, by), "AXIS,...",
+     "series, then panels (all axes in which trials differ)", 0, 0},
+    {"where", KVL_OPT_TEXT, offsetof(values, where), "AXIS=VALUE,...", "only these trials", 0, 0},
+    {"kind", KVL_OPT_TEXT, offsetof(values, kind), "NAME", "line, bars or stack (by the x axis)", 0,
+     0},
+    {"interval", KVL_OPT_TEXT, offsetof(values, interval), "NAME",
+     "error bars over rounds: minmax or bootstrap, 95 % of the median (minmax)", 0, 0},
+    {"out-dir", KVL_OPT_TEXT, offsetof(values, out_dir), "DIR", "folder for figures (the file's)",
+     0, 0},
+    {"title", KVL_OPT_TEXT, offsetof(values, title), "TEXT", "title of the figure", 0, 0},
+    {"logx", KVL_OPT_FLAG, offsetof(values, log_x), NULL, "logarithmic x (where its values spread)",
+     0, 0},
+    {"scripts", KVL_OPT_TEXT, offsetof(values, scripts), "DIR", "folder of the .gp scripts", 0, 0},
+};
+
+/* "results/x.jsonl" + y -> "results/x-decode_tok_s", in out_dir where given. */
+static void figure_base(const values *v, const char *path, const kvl_figure *figure, char *out) {
+    static const char *const tails[] = {"", "", "-bars", "-phases"};
+    const char *name = strrchr(path, '/');
+    size_t folder = name ? (size_t)(name - path) : 0;
+    name = name ? name + 1 : path;
+    size_t length = strlen(name);
+    if (length > 6 && strcmp(name + length - 6, ".jsonl") == 0) length -= 6;
+    if (v->out_dir)
+        snprintf(out, PATH_BYTES, "%s/%.*s-%s%s", v->out_dir, (int)length, name, figure->y,
+                 tails[figure->kind]);
+    else
+        snprintf(out, PATH_BYTES, "%.*s%s%.*s-%s%s", (int)folder, path, folder ? "/" : "",
+                 (int)length, name, figure->y, tails[figure->kind]);
+}
+
+static kvl_status draw(const values *v, const char *path, const kvl_groups *groups,
+                       const kvl_figure_options *figure_options) {
+    kvl_figure figure;
+    char base[PATH_BYTES], insight[768];
+    KVL_TRY(kvl_figure_make(groups, figure_options, &figure));
+    figure_base(v, path, &figure, base);
+    kvl_plot_options plot = {base, v->title, v->scripts, v->log_x};
+    kvl_status status = kvl_plot_figure(&figure, &plot);
+    if (status == KVL_OK) {
+        kvl_figure_insight(&figure, insight, sizeof insight);
+        printf("%s.svg %s.png %s.csv\n  %s\n", base, base, base, insight);
+    }
+    kvl_figure_free(&figure);
+    return status;
+}
+
+static bool some_has(const kvl_groups *groups, const char *metric) {
+    for (size_t i = 0; i < groups->n; i++) {
+        if (isfinite(kvl_group_median(&groups->items[i], metric))) return true;
+    }
+    return false;
+}
+
+/* Without --y: what a decode sweep is asked about first. */
+static kvl_status draw_defaults(const values *v, const char *path, const kvl_groups *groups,
+                                kvl_figure_options figure_options) {
+    static const char *const metrics[] = {"decode_tok_s", "prefill_tok_s"};
+    int n_drawn = 0;
+    for (int i = 0; i < 2; i++) {
+        figure_options.y = metrics[i];
+        if (!some_has(groups, metrics[i])) continue;
+        KVL_TRY(draw(v, path, groups, &figure_options));
+        n_drawn++;
+    }
+    figure_options.y = "tpot_ms";
+    figure_options.kind = KVL_FIGURE_STACK;
+    figure_options.last_x = true;
+    if (some_has(groups, "attention_share") && some_has(groups, "tpot_ms")) {
+        KVL_TRY(draw(v, path, groups, &figure_options));
+        n_drawn++;
+    }
+    return n_drawn ? KVL_OK
+                   : kvl_fail(KVL_ERR_INPUT,
+                              "%s: no trial that ended ok has a throughput; "
+                              "name a metric with --y",
+                              path);
+}
+
+static kvl_status pick(const char *option, const char *name, const char *const *names, size_t n,
+                       int *index) {
+    char line[512];
+    if (!name) return KVL_OK;
+    *index = kvl_names_find(name, names, n);
+    if (*index >= 0) return KVL_OK;
+    kvl_names_unknown(line, sizeof line, option, name, names, n);
+    return kvl_fail(KVL_ERR_INPUT, "--%s: %s", option, line);
+}
+
+static kvl_status plot(const values *v, const char *const *paths, int n_paths) {
+    static const char *const kinds[] = {"line", "bars", "stack"};
+    static const char *const intervals[] = {"minmax", "bootstrap"};
+    int kind = -1, interval = 0, n_torn = 0;
+    KVL_TRY(pick("kind", v->kind, kinds, 3, &kind));
+    KVL_TRY(pick("interval", v->interval, intervals, 2, &interval));
+    if (v->out_dir && mkdir(v->out_dir, 0777) != 0 && errno != EEXIST)
+        return kvl_fail(KVL_ERR_IO, "%s: cannot create the folder: %s", v->out_dir,
+                        strerror(errno));
+    kvl_figure_options figure_options = {.x = v->x,
+                                         .y = v->y,
+                                         .by = v->by,
+                                         .where = v->where,
+                                         .kind = (kvl_figure_kind)(kind + 1),
+                                         .bootstrap = interval == 1};
+    json_t *rows = NULL;
+    kvl_groups groups = {0};
+    kvl_status status = kvl_rows_load_all(paths, n_paths, &rows, &n_torn);
+    if (n_torn) fprintf(stderr, "kvlab: %d torn last line(s) left out\n", n_torn);
+    if (status == KVL_OK) status = kvl_groups_make(rows, &groups);
+    if (status == KVL_OK && groups.n == 0)
+        status = kvl_fail(KVL_ERR_INPUT, "%s: no rows to plot", paths[0]);
+    if (status == KVL_OK)
+        status = v->y || kind >= 0 ? draw(v, paths[0], &groups, &figure_options)
+                                   : draw_defaults(v, paths[0], &groups, figure_options);
+    kvl_groups_free(&groups);
+    json_decref(rows);
+    return status;
+}
+
+static int run(const kvl_command *self, int argc, char **argv) {
+    values v = {0};
+    const char *paths[MAX_FILES];
+    int n_paths;
+    bool help_shown;
+    kvl_status status =
+        kvl_options_parse(self, argc, argv, &v, paths, MAX_FILES, &n_paths, &help_shown);
+    if (status == KVL_OK && help_shown) return kvl_exit_flush(KVL_EXIT_OK);
+    if (status == KVL_OK && n_paths == 0)
+        status = kvl_fail(KVL_ERR_INPUT, "plot needs a .jsonl file (see kvlab plot --help)");
+    if (status == KVL_OK) status = plot(&v, paths, n_paths);
+    return status == KVL_OK ? kvl_exit_flush(KVL_EXIT_OK) : kvl_exit_report(status);
+}
+
+const kvl_command kvl_command_plot = {
+    "plot",
+    "figures from rows: SVG, PNG and the CSV behind them",
+    "F.jsonl... [--x AXIS --y METRIC --by AXIS,...]",
+    "Without --y: decode and prefill throughput and a stack of decode phases. Trials that differ\n"
+    "in an axis that is neither x, nor by, nor picked by --where are refused, never averaged.\n"
+    "Prints the files of each figure and one line of what it shows.\n",
+    options,
+    sizeof options / sizeof *options,
+    run};
