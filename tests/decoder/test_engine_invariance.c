@@ -126,7 +126,6 @@ static void check_invariance(const char *family, const char *attention, bool bf1
     script_free(expected);
     script_free(seen);
     kvl_model_close(model);
-    assert_ok(kvl_threads_set(2, 0));
 }
 
 static void test_f32(void **state) {
