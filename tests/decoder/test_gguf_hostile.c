@@ -156,6 +156,31 @@ static void string_lengths(void **state) {
         put_zeros(&b, 100);
         refuse(&b, "tensor name", 24);
     }
+    kvl_buffer_free(&b);
+}
+
+static void string_lengths_near_the_end(void **state) {
+    kvl_buffer b = {0};
+    /* One byte more than is left, and lengths that only the end of the file forbids. */
+    static const uint64_t near[] = {21, 22, 40, 63};
+    for (int i = 0; i < 4; i++) {
+        for (int kind = 0; kind < 4; kind++) {
+            put_magic(&b, 3, kind == 3, kind != 3);
+            if (kind == 1) put_key(&b, "k", T_STRING);
+            if (kind == 2) put_key_array(&b, "k", T_STRING, 1);
+            uint64_t at = b.bytes;
+            put_u64(&b, near[i]);
+            put_zeros(&b, 20);
+            char part[64];
+            snprintf(part, sizeof part, "length %d", (int)near[i]);
+            refuse(&b, part, at);
+        }
+    }
+    kvl_buffer_free(&b);
+}
+
+static void string_lengths_past_the_caps(void **state) {
+    kvl_buffer b = {0};
     /* Lengths that the file could hold and no reader should take: a key, a token, a value. */
     put_magic(&b, 3, 0, 1);
     put_u64(&b, 65536);
@@ -519,6 +544,8 @@ int main(void) {
         cmocka_unit_test(magic_and_version),
         cmocka_unit_test(record_counts),
         cmocka_unit_test(string_lengths),
+        cmocka_unit_test(string_lengths_near_the_end),
+        cmocka_unit_test(string_lengths_past_the_caps),
         cmocka_unit_test(array_counts),
         cmocka_unit_test(nested_arrays),
         cmocka_unit_test(value_types),
