@@ -53,16 +53,31 @@ typedef struct kvl_weight_codec {
     void (*stream)(const kvl_stream_job *job);
 } kvl_weight_codec;
 
+/* sums[n_rows][panel] = (resume ? sums : 0) + x[n_rows][x_stride] weights[n_k][panel], added in the
+ * order of k. */
+typedef struct kvl_tile_job {
+    const float *x;
+    int64_t x_stride;
+    int64_t n_rows; /* any */
+    const float *weights;
+    int64_t n_k;
+    float *sums; /* [n_rows][panel] */
+    bool resume;
+    /* Where complete sums go besides, as outputs o .. o + panel; NULL while sums go on. */
+    const kvl_linear_sink *sink;
+    int64_t o;
+    /* Stored weights that are needed next: brought to the caches meanwhile. */
+    const char *ahead;
+    int64_t ahead_bytes;
+} kvl_tile_job;
+
 /* What does not depend on the format, once an instruction set (quant/linear_tile.c). */
 typedef struct kvl_linear_isa {
     const char *kernel; /* "panel/avx2" */
     int panel;
     int tile_rows; /* rows of x in registers at a time */
     int tile_k;    /* weights of a lane widened at a time, so that the tile stays in L1 */
-    /* sums[n_rows][panel] = (resume ? sums : 0) + x[n_rows][x_stride] tile[n_k][panel], added in
-     * the order of k. Any n_rows. */
-    void (*tile)(const float *x, int64_t x_stride, int64_t n_rows, const float *tile, int64_t n_k,
-                 float *sums, bool resume);
+    void (*tile)(const kvl_tile_job *job);
     /* Rows of sums [n_rows][sums_stride], panel columns each, to outputs o .. o + panel. */
     void (*store)(const float *sums, int64_t sums_stride, int64_t n_rows, int64_t o,
                   const kvl_linear_sink *sink);

@@ -15,6 +15,8 @@
 
 enum {
     ROWS_AT_ONCE = KVL_ONEDNN_MAX_ROWS, /* bounds the scratch; weights are read once for each */
+    BLOCK_ROWS = 192,                   /* x 256 floats: under half of a 512 KiB L2 */
+    GROUP_PANELS = 8,                   /* sums of a block x 8 panels: another quarter of it */
     ALONE_BELOW = 1 << 15,              /* multiply-adds that do not pay for waking threads */
     COPY_ALONE_BELOW = 1 << 14,         /* values of x that one thread rounds sooner than a team */
 };
@@ -60,7 +62,7 @@ typedef struct plan {
     int64_t x_stride; /* elements */
     int64_t n_rows;   /* 1 .. ROWS_AT_ONCE */
     kvl_linear_sink sink;
-    bool few, library;
+    bool few, library, copies_x;
     int n_threads, row_shares; /* a grid of row_shares x (n_threads / row_shares) threads */
     int64_t row_unit;          /* shares are whole units of rows */
     uint64_t library_scratch_bytes, thread_bytes;
@@ -130,11 +132,14 @@ static void choose_path(plan *p) {
         p->row_unit = KVL_ONEDNN_ROWS;
         p->row_shares = choose_row_shares(p);
         p->library = library_ready(p);
+        p->copies_x = true;
         if (p->library) return;
     }
     p->few = layer->codec->stream && p->n_rows <= layer->isa->tile_rows;
     p->row_unit = layer->isa->tile_rows;
     p->row_shares = choose_row_shares(p);
+    /* Rows a multiple of 1 KiB apart crowd into a few sets of the caches. */
+    p->copies_x = layer->bf16_x || (!p->few && p->x_stride % (1024 / (int)sizeof *p->x) == 0);
 }
 
 static uint64_t align64(uint64_t bytes) {
@@ -148,11 +153,12 @@ static kvl_status reserve_scratch(plan *p) {
     uint64_t rows = (uint64_t)parts(p->n_rows, KVL_ONEDNN_ROWS) * KVL_ONEDNN_ROWS;
     p->kernel_x = p->x;
     p->kernel_x_stride = p->x_stride;
-    p->thread_bytes = rows * panel * sizeof(float);
+    p->thread_bytes =
+        (p->library ? rows : (uint64_t)BLOCK_ROWS * GROUP_PANELS) * panel * sizeof(float);
     if (p->library) {
         copy_bytes = rows * (uint64_t)layer->n_in * kvl_dtype_bytes(layer->codec->format.dtype);
         p->thread_bytes += align64(p->library_scratch_bytes);
-    } else if (layer->bf16_x) {
+    } else if (p->copies_x) {
         p->kernel_x_stride = parts(layer->n_in, 16) * 16 + 16;
         copy_bytes = (uint64_t)p->n_rows * (uint64_t)p->kernel_x_stride * sizeof(float);
     }
@@ -173,16 +179,14 @@ static kvl_status reserve_scratch(plan *p) {
 
 /* ---- what a thread does --------------------------------------------------------------------- */
 
-static bool copies_x(const plan *p) {
-    return p->library || p->layer->bf16_x;
-}
-
 static void copy_rows(const plan *p, range rows) {
     const kvl_linear *layer = p->layer;
     size_t n_in = (size_t)layer->n_in;
     for (int64_t r = rows.from; r < rows.end; r++) {
         const float *x = p->x + r * p->x_stride;
-        if (!p->library) {
+        if (!p->library && !layer->bf16_x) {
+            memcpy((float *)p->copy + r * p->kernel_x_stride, x, n_in * sizeof *x);
+        } else if (!p->library) {
             layer->isa->round_bf16(x, layer->n_in, (float *)p->copy + r * p->kernel_x_stride);
         } else if (layer->codec->format.dtype == KVL_BF16) {
             layer->isa->to_bf16(x, layer->n_in, (uint16_t *)p->copy + (size_t)r * n_in);
@@ -206,22 +210,66 @@ static void few_rows(const plan *p, range panels) {
     layer->codec->stream(&job);
 }
 
-static void many_rows(const plan *p, range rows, range panels, float *area) {
+/* Stored weights k .. k + n_k of a panel, as bytes to prefetch. */
+static void look_ahead(const kvl_linear *layer, int64_t panel, int64_t k, int64_t n_k,
+                       kvl_tile_job *job) {
+    int64_t bytes = (int64_t)layer->panel_bytes, n_in = layer->n_in;
+    job->ahead = (const char *)layer->panels + panel * bytes + bytes / n_in * k;
+    job->ahead_bytes = bytes / n_in * n_k;
+}
+
+/* Equal pieces of at most tile_k weights, in fours: a short last one would cost as many loads and
+ * stores of sums as a long one. */
+static int64_t piece_of(int64_t n_in, int64_t tile_k) {
+    return parts(parts(n_in, parts(n_in, tile_k)), 4) * 4;
+}
+
+/* Some rows against a group of panels: pieces of n_k weights outermost, so that the piece of x
+ * stays in the L2 cache while the panels of the group pass it. sums [panels of the group][n_rows]
+ * [panel]. */
+static void group_of_panels(const plan *p, kvl_tile_job job, range panels, float *widened,
+                            float *sums, const kvl_linear_sink *sink) {
     const kvl_linear *layer = p->layer;
     const kvl_linear_isa *isa = layer->isa;
-    const float *x = p->kernel_x + rows.from * p->kernel_x_stride;
-    int64_t n_rows = rows.end - rows.from, n_in = layer->n_in;
-    float *widened = area, *sums = area + (int64_t)isa->tile_k * isa->panel;
-    kvl_linear_sink sink = p->sink;
-    sink.y += rows.from * sink.y_stride;
-    for (int64_t i = panels.from; i < panels.end; i++) {
-        const void *panel = layer->panels + (uint64_t)i * layer->panel_bytes;
-        for (int64_t k = 0; k < n_in; k += isa->tile_k) {
-            int64_t n_k = n_in - k < isa->tile_k ? n_in - k : isa->tile_k;
-            const float *w = layer->codec->decode_tile(panel, n_in, k, n_k, widened);
-            isa->tile(x + k, p->kernel_x_stride, n_rows, w, n_k, sums, k > 0);
+    const float *x = job.x;
+    int64_t n_in = layer->n_in, group_floats = job.n_rows * isa->panel;
+    int64_t step = piece_of(n_in, isa->tile_k);
+    for (int64_t k = 0; k < n_in; k += step) {
+        job.n_k = n_in - k < step ? n_in - k : step;
+        job.sink = k + job.n_k == n_in ? sink : NULL;
+        job.resume = k > 0;
+        job.x = x + k;
+        for (int64_t i = panels.from; i < panels.end; i++) {
+            const void *panel = layer->panels + (uint64_t)i * layer->panel_bytes;
+            job.weights = layer->codec->decode_tile(panel, n_in, k, job.n_k, widened);
+            job.o = i * isa->panel;
+            job.sums = sums + (i - panels.from) * group_floats;
+            bool last = i + 1 == panels.end;
+            look_ahead(layer, last ? panels.from : i + 1, last ? k + job.n_k : k, job.n_k, &job);
+            isa->tile(&job);
         }
-        isa->store(sums, isa->panel, n_rows, i * isa->panel, &sink);
+    }
+}
+
+static void many_rows(const plan *p, range rows, range panels, float *area) {
+    const kvl_linear_isa *isa = p->layer->isa;
+    float *widened = area, *sums = area + (int64_t)isa->tile_k * isa->panel;
+    int64_t n_rows = rows.end - rows.from, n_blocks = parts(n_rows, BLOCK_ROWS);
+    int64_t n_panels = panels.end - panels.from, n_groups = parts(n_panels, GROUP_PANELS);
+    for (int64_t b = 0; b < n_blocks; b++) {
+        range block = share_of(n_rows, b, n_blocks);
+        int64_t first = rows.from + block.from;
+        kvl_tile_job job = {.x = p->kernel_x + first * p->kernel_x_stride,
+                            .x_stride = p->kernel_x_stride,
+                            .n_rows = block.end - block.from};
+        kvl_linear_sink sink = p->sink;
+        sink.y += first * sink.y_stride;
+        for (int64_t g = 0; g < n_groups; g++) {
+            range group = share_of(n_panels, g, n_groups);
+            group.from += panels.from;
+            group.end += panels.from;
+            group_of_panels(p, job, group, widened, sums, &sink);
+        }
     }
 }
 
@@ -263,8 +311,8 @@ static void thread_share(plan *p, int thread) {
 static kvl_status run_rows(plan *p) {
     choose_path(p);
     KVL_TRY(reserve_scratch(p));
-    bool together = copies_x(p) && p->n_rows * p->layer->n_in >= COPY_ALONE_BELOW;
-    if (copies_x(p) && !together) copy_rows(p, (range){0, p->n_rows});
+    bool together = p->copies_x && p->n_rows * p->layer->n_in >= COPY_ALONE_BELOW;
+    if (p->copies_x && !together) copy_rows(p, (range){0, p->n_rows});
 #pragma omp parallel num_threads(p->n_threads)
     {
         /* Fewer threads than asked for (a nested call) take several shares each. */
