@@ -16,7 +16,7 @@ enum {
     MAX_TOKEN_BYTES = 1 << 20,
     MAX_STRING_BYTES = 1 << 24,
     MAX_RECORDS = 1 << 20, /* tensors, or metadata keys */
-    MAX_STRINGS = 1 << 24, /* in one array */
+    MAX_STRINGS = 1 << 24, /* in all arrays: each costs 16 bytes of memory, 8 of the file */
     MAX_ALIGNMENT = 1 << 20,
 };
 
@@ -109,7 +109,7 @@ static kvl_status read_strings(cursor *c, gguf_value *value) {
     return KVL_OK;
 }
 
-static kvl_status read_array(cursor *c, gguf_value *value) {
+static kvl_status read_array(kvl_gguf *gguf, cursor *c, gguf_value *value) {
     uint64_t at = c->at;
     KVL_TRY(read_type(c, "array element type", &value->elem_type));
     if (value->elem_type == GGUF_ARRAY)
@@ -120,22 +120,25 @@ static kvl_status read_array(cursor *c, gguf_value *value) {
     KVL_TRY(read_u64(c, "array count", &value->count));
     bool strings = value->elem_type == GGUF_STRING;
     uint64_t least = strings ? 8 : gguf_type_bytes(value->elem_type); /* bytes of an element */
-    if (value->count > left(c) / least || (strings && value->count > MAX_STRINGS))
+    if (value->count > left(c) / least || (strings && value->count > MAX_STRINGS - gguf->n_strings))
         return kvl_fail(KVL_ERR_INPUT,
                         "array count (byte %" PRIu64 ") %" PRIu64 ": %" PRIu64
                         " bytes are left, an element takes %" PRIu64
-                        " or more (strings: at most %d)",
+                        " or more (strings: at most %d in all)",
                         at, value->count, left(c), least, MAX_STRINGS);
     value->at = c->at;
-    if (strings) return read_strings(c, value);
+    if (strings) {
+        gguf->n_strings += value->count;
+        return read_strings(c, value);
+    }
     c->at += value->count * least;
     return KVL_OK;
 }
 
-static kvl_status read_value(cursor *c, gguf_value *value) {
+static kvl_status read_value(kvl_gguf *gguf, cursor *c, gguf_value *value) {
     KVL_TRY(read_type(c, "value type", &value->type));
     value->at = c->at;
-    if (value->type == GGUF_ARRAY) return read_array(c, value);
+    if (value->type == GGUF_ARRAY) return read_array(gguf, c, value);
     if (value->type == GGUF_STRING) {
         kvl_gguf_string string;
         KVL_TRY(read_string(c, "string value", 0, MAX_STRING_BYTES, &string));
@@ -162,7 +165,7 @@ static kvl_status read_metadata(kvl_gguf *gguf, cursor *c, uint64_t n_kv) {
         if (!kvl_name_index_add(&gguf->keys, key.data, key.bytes))
             return kvl_fail(KVL_ERR_INPUT, "key '%.*s' (byte %" PRIu64 "): given twice", shown,
                             key.data, at);
-        kvl_status status = read_value(c, &gguf->values[i]);
+        kvl_status status = read_value(gguf, c, &gguf->values[i]);
         if (status != KVL_OK) return kvl_fail_prefix(status, "key '%.*s'", shown, key.data);
     }
     return KVL_OK;

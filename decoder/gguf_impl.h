@@ -41,6 +41,7 @@ struct kvl_gguf {
     char *name_bytes;           /* the tensors' names, NUL-terminated */
     uint64_t *tensor_at;        /* [n_tensors] file offset of each tensor's record */
     size_t n_tensors;
+    uint64_t n_strings; /* in all arrays */
     uint64_t alignment;
 };
 

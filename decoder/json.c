@@ -7,8 +7,9 @@
 
 #include "core/file.h"
 
-/* tokenizer.json of the largest vocabularies is about 35 MB. */
-enum { MAX_JSON_BYTES = 256 << 20 };
+/* tokenizer.json of the largest vocabularies is about 35 MB; headers of safetensors may have 100
+ * MB. */
+enum { MAX_JSON_BYTES = 100000000 };
 
 /* The member name that stands last before byte `position`, for messages: jansson tells where it
  * stopped, not in which field. Writes "" when there is none. */

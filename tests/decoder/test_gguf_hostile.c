@@ -232,13 +232,16 @@ static void array_counts(void **state) {
             refuse(&b, "key 'k': ", at);
         }
     }
-    /* More strings than any vocabulary, in a file that could hold them. */
+    /* More strings than any vocabulary, in one array or in two, in a file that could hold them. */
     put_magic(&b, 3, 0, 1);
-    put_key(&b, "k", T_ARRAY);
-    put_u32(&b, T_STRING);
-    uint64_t at = b.bytes;
-    put_u64(&b, (1u << 24) + 1);
-    refuse_sized(&b, 1u << 28, KVL_ERR_INPUT, "array count", at);
+    put_key_array(&b, "k", T_STRING, (1u << 24) + 1);
+    refuse_sized(&b, 1u << 28, KVL_ERR_INPUT, "array count", b.bytes - 8);
+    kvl_buffer_clear(&b);
+    put_magic(&b, 3, 0, 2);
+    put_key_array(&b, "a", T_STRING, 100);
+    put_zeros(&b, 800);
+    put_key_array(&b, "k", T_STRING, (1u << 24) - 99);
+    refuse_sized(&b, 1u << 28, KVL_ERR_INPUT, "16777216 in all", b.bytes - 8);
     kvl_buffer_free(&b);
 }
 
