@@ -111,9 +111,9 @@ static void print_list(const char *title, const json_t *list) {
     json_array_foreach(list, i, entry) {
         const json_t *available = json_object_get(entry, "available");
         const char *why = text_of(entry, "why"), *summary = text_of(entry, "summary");
-        printf("  %-14s %s%s%s\n", text_of(entry, "name"), summary ? summary : "",
-               json_is_false(available) ? ": not here" : "", why && *why ? ", " : "");
-        if (why && *why) printf("  %-14s %s\n", "", why);
+        printf("  %-14s %s", text_of(entry, "name"), summary ? summary : "");
+        if (json_is_false(available)) printf(": not here (%s)", why && *why ? why : "unknown");
+        putchar('\n');
     }
 }
 
