@@ -122,6 +122,7 @@ static void on_result(void *user, const kvl_verify_result *result) {
         print_result_json(result);
     else
         print_line(result);
+    fflush(stdout); /* a case can take seconds; who reads a pipe sees each at once */
     progress(p);
 }
 
