@@ -289,6 +289,8 @@ static void set_fixed(const selection *s, kvl_figure *figure) {
     for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
         if (kvl_figure_is_ambiguous(s->groups, s->n, NULL, 0, told[i])) continue;
         if (strcmp(figure->x, told[i]) == 0 || n >= sizeof figure->fixed) continue;
+        kvl_figure_axis_text(s->groups[0], told[i], phrase, sizeof phrase);
+        if (!phrase[0]) continue; /* rows of other workloads lack some axes */
         kvl_figure_phrase(s->groups[0], told[i], phrase, sizeof phrase);
         int wrote =
             snprintf(figure->fixed + n, sizeof figure->fixed - n, "%s%s", n ? ", " : "", phrase);

@@ -89,14 +89,15 @@ static kvl_status warm_up(bench *b) {
     kvl_trial_times *times = b->times;
     int64_t chunk = b->spec->chunk ? b->spec->chunk : kvl_engine_defaults().max_batch_tokens;
     int64_t n = b->n_prompt;
-    if (n * b->spec->batch > 4 * chunk) n = (chunk + b->spec->batch - 1) / b->spec->batch;
+    if (n * b->spec->batch > chunk) n = (chunk + b->spec->batch - 1) / b->spec->batch;
     if (n > b->n_prompt) n = b->n_prompt;
     uint64_t start = kvl_now_ns();
     KVL_TRY(add_sequences(b));
     KVL_TRY(prefill(b, n));
     times->warmup_prefill_ns = ns_since(start);
+    uint64_t steps_start = kvl_now_ns();
     int64_t most = b->spec->output - 1 < MAX_WARMUP_STEPS ? b->spec->output - 1 : MAX_WARMUP_STEPS;
-    while ((int64_t)times->n_warmup_steps < most && ns_since(start) < WARMUP_NS &&
+    while ((int64_t)times->n_warmup_steps < most && ns_since(steps_start) < WARMUP_NS &&
            !is_stable(times->warmup_step_ns, times->n_warmup_steps)) {
         uint64_t step = kvl_now_ns();
         KVL_TRY(decode_step(b));
