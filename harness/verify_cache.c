@@ -11,10 +11,17 @@
 /* Elements before the first page or slab of a .far layout: past what an int32 offset reaches. */
 static const int64_t FAR_ELEMS = ((int64_t)1 << 31) + 4096;
 
-/* Quiet NaN of the dtype in elements first .. first + n. */
+/* Quiet NaN of the dtype in elements first .. first + n: one code, then doubled copies of it. */
 static void fill_nan(kvl_dtype dtype, void *pool, int64_t first, int64_t n) {
-    uint32_t code = kvl_verify_code(dtype, __builtin_nan(""));
-    for (int64_t i = first; i < first + n; i++) kvl_verify_code_put(dtype, pool, i, code);
+    size_t size = kvl_dtype_bytes(dtype), total = (size_t)n * size, done = size;
+    uint8_t *at = (uint8_t *)pool + (size_t)first * size;
+    if (n <= 0) return;
+    kvl_verify_code_put(dtype, at, 0, kvl_verify_code(dtype, __builtin_nan("")));
+    while (done < total) {
+        size_t more = done < total - done ? done : total - done;
+        memcpy(at + done, at, more);
+        done += more;
+    }
 }
 
 static void *map_pool(uint64_t bytes) {

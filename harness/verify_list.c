@@ -187,14 +187,14 @@ static const hand hands[] = {
     /* Sums that must not stall or overflow in 16 bits. */
     {"attn", "hd64.h2:1/contig/1q4096/causal/seed1/flat", true},
     {"attn", "hd40.h1:1/page16.shuf/1q16384/causal/seed2/flat", false},
-    {"attn", "hd128.h1:1/contig/1q32768/causal/seed3/flat", false},
+    {"attn", "hd64.h1:1/contig/1q32768/causal/seed3/flat", false},
     {"attn", "hd64.h4:2/page64/1q2048+7q77/causal/seed4/vmax", true},
     {"attn", "hd64.h2:1/contig/1q2048/causal/seed5/alt", true},
     {"attn", "hd64.h4:2/page17.shuf/1q513+33q333/causal.cap30/seed6/alt", true},
     {"attn", "hd80.h5:1/page15/31q78/causal.w33.cap30.sinks/seed7/alt", false},
     {"attn", "hd64.h6:2/page16.shuf/33q129+1q257/causal/seed8/onehot", true},
-    {"attn", "hd256.h2:1/contig/1q4097/full/seed9/onehot", false},
-    {"attn", "hd64.h3:3/page16/1q4097/causal/seed10/rising", false},
+    {"attn", "hd256.h1:1/contig/1q2049/full/seed9/onehot", false},
+    {"attn", "hd64.h2:2/page16/1q4097/causal/seed10/rising", false},
     {"attn", "hd112.h8:2/page17/33q333/causal/seed11/rising", true},
     {"attn", "hd128.h4:1/page64/33q129/causal.sinks/seed12/big", true},
     /* Windows of W beside lengths W-1, W, W+1, as decode, chunk and prefill. */

@@ -100,6 +100,7 @@ void kvl_verify_problem_free(kvl_verify_problem *p) {
 static void decode_kv(const kvl_verify_problem *p, const uint8_t *codes, const float *scales,
                       double *out) {
     int64_t rows = p->kv_start[p->n_seqs] * p->n_kv_heads;
+#pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         double scale = scales ? scales[r % p->n_kv_heads] : 1.0;
         for (int64_t i = r * p->head_dim; i < (r + 1) * p->head_dim; i++)
@@ -126,6 +127,7 @@ static void encode_q(kvl_verify_problem *p, const float *q) {
 static void encode_kv(kvl_verify_problem *p, const float *raw, const float *scales,
                       uint8_t *codes) {
     int64_t rows = p->kv_start[p->n_seqs] * p->n_kv_heads;
+#pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         double scale = scales ? scales[r % p->n_kv_heads] : 1.0;
         for (int64_t i = r * p->head_dim; i < (r + 1) * p->head_dim; i++)
@@ -198,8 +200,10 @@ static void fill_q(const kvl_verify_case *c, const kvl_verify_problem *p, const 
 
 static void fill_kv(const kvl_verify_case *c, const kvl_verify_problem *p, float *k, float *v) {
     int64_t row_elems = (int64_t)c->n_kv_heads * c->head_dim, total = p->kv_start[p->n_seqs];
-    kvl_rng_fill_normal(c->seed, STREAM_K, 1.0f, k, total * row_elems);
-    kvl_rng_fill_normal(c->seed, STREAM_V, 1.0f, v, total * row_elems);
+    if (c->pattern != KVL_PATTERN_FLAT) { /* all constants there, and the longest cases */
+        kvl_rng_fill_normal(c->seed, STREAM_K, 1.0f, k, total * row_elems);
+        kvl_rng_fill_normal(c->seed, STREAM_V, 1.0f, v, total * row_elems);
+    }
     for (int32_t s = 0; s < c->n_seqs; s++) {
         for (int64_t t = 0; t < c->kv_lens[s]; t++) {
             float *k_row = k + (p->kv_start[s] + t) * row_elems;
