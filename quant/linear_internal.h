@@ -20,6 +20,9 @@ typedef struct kvl_linear_sink {
     bool accumulate;
 } kvl_linear_sink;
 
+/* Up to this many rows of x are "few". */
+enum { KVL_STREAM_ROWS = 6 };
+
 /* Few rows against a run of panels; every weight byte is read once. */
 typedef struct kvl_stream_job {
     const uint8_t *panels; /* panel 0 of the layer */
@@ -28,7 +31,7 @@ typedef struct kvl_stream_job {
     const float *x; /* [n_rows][x_stride] */
     int64_t x_stride;
     int64_t n_in;
-    int n_rows; /* 1 .. kvl_linear_isa.tile_rows */
+    int n_rows; /* 1 .. KVL_STREAM_ROWS */
     kvl_linear_sink sink;
 } kvl_stream_job;
 

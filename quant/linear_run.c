@@ -135,7 +135,7 @@ static void choose_path(plan *p) {
         p->copies_x = true;
         if (p->library) return;
     }
-    p->few = layer->codec->stream && p->n_rows <= layer->isa->tile_rows;
+    p->few = layer->codec->stream && p->n_rows <= KVL_STREAM_ROWS;
     p->row_unit = layer->isa->tile_rows;
     p->row_shares = choose_row_shares(p);
     /* Rows a multiple of 1 KiB apart crowd into a few sets of the caches. */

@@ -21,8 +21,7 @@ enum {
     /* Sums of R rows x P panels x 2 vectors live in registers: 12 vectors are enough to hide the
      * latency of the multiply-add (4 cycles, 2 a cycle) and leave room for weights. */
     MAX_PANELS = 6,
-    MAX_ROWS = KVL_VL == 16 ? 12 : 6, /* kvl_linear_isa.tile_rows */
-    MAX_SUMS = 12,
+    MAX_SUMS = 6,
     CHUNK = 256,
 };
 
@@ -75,7 +74,7 @@ static inline __attribute__((always_inline)) void stream_step(vf (*sum)[2], cons
 #pragma GCC unroll 6
     for (int p = 0; p < P; p++) {
         vf w0 = W_LOAD(w[p] + k * KVL_PANEL), w1 = W_LOAD(w[p] + k * KVL_PANEL + KVL_VL);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
         for (int r = 0; r < R; r++) {
             vf a = vf_set1(x[r * x_stride + k]);
             sum[r * P + p][0] = vf_fma(a, w0, sum[r * P + p][0]);
@@ -92,7 +91,7 @@ stream_panels(const kvl_stream_job *job, int64_t panel, const int R, const int P
 #pragma GCC unroll 6
     for (int p = 0; p < P; p++)
         w[p] = (const W_TYPE *)(job->panels + (uint64_t)(panel + p) * job->panel_bytes);
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int i = 0; i < R * P; i++) sum[i][0] = sum[i][1] = vf_zero();
 
     int64_t k = 0;
@@ -109,7 +108,7 @@ stream_panels(const kvl_stream_job *job, int64_t panel, const int R, const int P
     }
     if (k < job->n_in) stream_step(sum, w, job->x, job->x_stride, k, R, P);
 
-#pragma GCC unroll 12
+#pragma GCC unroll 6
     for (int r = 0; r < R; r++) {
 #pragma GCC unroll 6
         for (int p = 0; p < P; p++) {
@@ -122,7 +121,7 @@ stream_panels(const kvl_stream_job *job, int64_t panel, const int R, const int P
 
 static void stream(const kvl_stream_job *job) {
     /* As many panels at a time as the registers hold, in shares as equal as possible. */
-    static const int most[] = {0, 6, 3, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static const int most[KVL_STREAM_ROWS + 1] = {0, 6, 3, 2, 1, 1, 1};
     int64_t n = job->end_panel - job->first_panel, n_steps = (n + most[job->n_rows] - 1);
     n_steps /= most[job->n_rows];
     for (int64_t i = 0; i < n_steps; i++) {
@@ -131,7 +130,7 @@ static void stream(const kvl_stream_job *job) {
         switch (job->n_rows * 8 + (to - from)) {
 #define CASE(rows, count) \
     case (rows)*8 + (count): \
-        if (rows <= MAX_ROWS) stream_panels(job, from, rows, count); \
+        stream_panels(job, from, rows, count); \
         break
             CASE(1, 1);
             CASE(1, 2);
@@ -147,12 +146,6 @@ static void stream(const kvl_stream_job *job) {
             CASE(4, 1);
             CASE(5, 1);
             CASE(6, 1);
-            CASE(7, 1);
-            CASE(8, 1);
-            CASE(9, 1);
-            CASE(10, 1);
-            CASE(11, 1);
-            CASE(12, 1);
 #undef CASE
         }
     }

@@ -9,7 +9,8 @@
 enum {
     TILE_ROWS = KVL_VL == 16 ? 12 : 6,
     TILE_K = KVL_VL == 16 ? 256 : 320, /* 32 KiB of weights of a 48 KiB L1; 20 of 32 KiB */
-    AHEAD_STEP = 4,                    /* k between two prefetches of a line */
+    /* k between two prefetches of a line: one block of rows covers most of the next piece. */
+    AHEAD_STEP = KVL_VL == 16 ? 1 : 4,
 };
 
 static inline __attribute__((always_inline)) void
