@@ -16,8 +16,10 @@ static void add_row(const char *attention, const char *allocator, int prompt, in
                     const char *build, const char *outcome, double tok_s) {
     char key[24];
     snprintf(key, sizeof key, "%016x", next_trial);
-    json_t *metrics = json_object();
-    if (strcmp(outcome, "ok") == 0)
+    json_t *metrics = NULL;
+    if (strcmp(outcome, "ok") != 0)
+        metrics = json_object();
+    else
         metrics = json_pack("{s:f,s:f,s:f,s:f,s:f}", "decode_tok_s", tok_s, "tpot_ms", 1000 / tok_s,
                             "attention_share", 0.25, "matmul_share", 0.5, "other_share", 0.25);
     json_array_append_new(

@@ -59,6 +59,9 @@ static void numbers_add_up(void **state) {
     assert_true(isnan(metric(a, "idle_share")));
     assert_true(
         is_near(metric(a, "read_ceiling_pct"), 100 * metric(a, "decode_read_gb_s") * 1e9 / 1e15));
+    /* The same time is behind bytes and tokens a second. */
+    assert_true(is_near(metric(a, "decode_read_gb_s") * 1e9 / metric(a, "step_read_bytes"),
+                        metric(a, "decode_tok_s") / 3));
     double passes = metric(a, "passes");
     json_t *samples = json_object_get(a, "samples");
     assert_true(json_array_size(json_object_get(samples, "ttft_ms")) == passes);
