@@ -44,7 +44,8 @@ fi
 
 step "kvlab verify --level quick" "$kvlab" verify --level quick || die "verification failed: nothing was timed"
 
-rows=results/quickstart.jsonl
+# Rows of one build go into one file: another build is another experiment.
+rows=results/quickstart-$(sha256sum "$kvlab" | cut -c1-8).jsonl
 say "sweep: allocator x attention x KV dtype x prompt length -> $rows"
 "$kvlab" bench decode --model "$model" --allocator contiguous,paged --attention eager,sdpa,flash \
     --kv-dtype f32,bf16,fp8_e4m3 --prompt 128,512,2048 --output 32 --rounds 1 --out "$rows" ||
