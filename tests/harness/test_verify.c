@@ -97,6 +97,8 @@ static void one_row(const row_view *v, defect d, int64_t position, int64_t kv_le
     int64_t seen = position + (d == MASK_OFF_BY_ONE);
     kvl_attention_range(position, kv_len, a->causal, window, &first, &last);
     if (a->causal && seen + 1 <= kv_len && seen + 1 > last) last = seen + 1;
+    /* A page outside every window is -1: a broken kernel would read anything, this one must not. */
+    while (first < last && kvl_kv_offset(a->kv, v->seq, first, 0) < 0) first++;
     bool sink = a->sinks && d != NO_SINK;
     for (int64_t t = first; t < last; t++) top = fmax(top, score(v, d, t));
     if (sink) top = fmax(top, a->sinks[v->head]);
@@ -184,8 +186,8 @@ static const kvl_attention fakes[N_DEFECTS] = {
 };
 
 /* Listed cases that between them touch every defect, small enough for the slow fakes. */
-static const char *const listed = "/seed1/flat,/seed7/,/seed13/,/seed17/,/seed18/,/seed19/,/seed23/"
-                                  ",/seed24/,/seed26/,/seed32/,/seed38/";
+static const char *const listed = "/seed1/flat,/seed7/,/seed13/,/seed17/,/seed18/,/seed19/,"
+                                  "/seed23/,/seed24/,/seed26/,/seed32/";
 
 static void run_fake(defect d, kvl_verify_totals *totals) {
     const kvl_attention *modules[] = {&fakes[d]};
