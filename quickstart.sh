@@ -47,12 +47,13 @@ step "kvlab verify --level quick" "$kvlab" verify --level quick || die "verifica
 # Rows of one build go into one file: another build is another experiment.
 rows=results/quickstart-$(sha256sum "$kvlab" | cut -c1-8).jsonl
 say "sweep: allocator x attention x KV dtype x prompt length -> $rows"
-"$kvlab" bench decode --model "$model" --allocator contiguous,paged --attention eager,sdpa,flash \
-    --kv-dtype f32,bf16,fp8_e4m3 --prompt 128,512,2048 --output 32 --rounds 1 --out "$rows" ||
+"$kvlab" bench decode --model "$model" --allocator contiguous,paged --attention eager,flash \
+    --kv-dtype bf16,fp8_e4m3 --prompt 128-2048*4 --output 32 --rounds 2 --out "$rows" ||
     die "the sweep failed (exit $?)"
 
-say "figures:"
-"$kvlab" plot "$rows" --x prompt --y decode_tok_s --by attention,allocator --where kv_dtype=bf16 --out-dir results
-"$kvlab" plot "$rows" --x prompt --y prefill_tok_s --by attention,allocator --where kv_dtype=bf16 --out-dir results
-"$kvlab" plot "$rows" --x prompt --y decode_tok_s --by kv_dtype --where attention=flash,allocator=paged --out-dir results
+say "figures, and what each shows:"
+figure() { "$kvlab" plot "$rows" --x prompt "$@" || die "a figure could not be drawn"; }
+figure --y decode_tok_s --by attention,allocator --where kv_dtype=bf16 --name quickstart-attention
+figure --y prefill_tok_s --by attention,allocator --where kv_dtype=bf16 --name quickstart-attention
+figure --y decode_tok_s --by kv_dtype --where attention=flash,allocator=paged --name quickstart-kv
 say "$((SECONDS - started)) s in all; rows: $rows; more: $kvlab help"

@@ -17,7 +17,7 @@
 enum { MAX_FILES = 64, PATH_BYTES = 4096 };
 
 typedef struct values {
-    const char *x, *y, *by, *where, *kind, *out_dir, *title, *interval, *scripts;
+    const char *x, *y, *by, *where, *kind, *out_dir, *name, *title, *interval, *scripts;
     bool log_x;
 } values;
 
@@ -34,26 +34,24 @@ static const kvl_option options[] = {
      "error bars over rounds: minmax or bootstrap, 95 % of the median (minmax)", 0, 0},
     {"out-dir", KVL_OPT_TEXT, offsetof(values, out_dir), "DIR", "folder for figures (the file's)",
      0, 0},
+    {"name", KVL_OPT_TEXT, offsetof(values, name), "NAME",
+     "first part of the figure's file name (the rows' file)", 0, 0},
     {"title", KVL_OPT_TEXT, offsetof(values, title), "TEXT", "title of the figure", 0, 0},
     {"logx", KVL_OPT_FLAG, offsetof(values, log_x), NULL, "logarithmic x (where its values spread)",
      0, 0},
     {"scripts", KVL_OPT_TEXT, offsetof(values, scripts), "DIR", "folder of the .gp scripts", 0, 0},
 };
 
-/* "results/x.jsonl" + y -> "results/x-decode_tok_s", in out_dir where given. */
+/* "results/x.jsonl" + y -> "results/x-decode_tok_s"; --out-dir and --name replace their part. */
 static void figure_base(const values *v, const char *path, const kvl_figure *figure, char *out) {
     static const char *const tails[] = {"", "", "-bars", "-phases"};
-    const char *name = strrchr(path, '/');
-    size_t folder = name ? (size_t)(name - path) : 0;
-    name = name ? name + 1 : path;
+    const char *slash = strrchr(path, '/'), *name = v->name ? v->name : slash ? slash + 1 : path;
     size_t length = strlen(name);
-    if (length > 6 && strcmp(name + length - 6, ".jsonl") == 0) length -= 6;
-    if (v->out_dir)
-        snprintf(out, PATH_BYTES, "%s/%.*s-%s%s", v->out_dir, (int)length, name, figure->y,
-                 tails[figure->kind]);
-    else
-        snprintf(out, PATH_BYTES, "%.*s%s%.*s-%s%s", (int)folder, path, folder ? "/" : "",
-                 (int)length, name, figure->y, tails[figure->kind]);
+    if (!v->name && length > 6 && strcmp(name + length - 6, ".jsonl") == 0) length -= 6;
+    const char *folder = v->out_dir ? v->out_dir : slash ? path : ".";
+    size_t folder_length = v->out_dir || !slash ? strlen(folder) : (size_t)(slash - path);
+    snprintf(out, PATH_BYTES, "%.*s/%.*s-%s%s", (int)folder_length, folder, (int)length, name,
+             figure->y, tails[figure->kind]);
 }
 
 static kvl_status draw(const values *v, const char *path, const kvl_groups *groups,
@@ -120,6 +118,8 @@ static kvl_status plot(const values *v, const char *const *paths, int n_paths) {
     int kind = -1, interval = 0, n_torn = 0;
     KVL_TRY(pick("kind", v->kind, kinds, 3, &kind));
     KVL_TRY(pick("interval", v->interval, intervals, 2, &interval));
+    if (v->name && (!v->name[0] || strchr(v->name, '/')))
+        return kvl_fail(KVL_ERR_INPUT, "--name '%s': a file name without '/'", v->name);
     if (v->out_dir && mkdir(v->out_dir, 0777) != 0 && errno != EEXIST)
         return kvl_fail(KVL_ERR_IO, "%s: cannot create the folder: %s", v->out_dir,
                         strerror(errno));

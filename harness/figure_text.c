@@ -156,9 +156,12 @@ void kvl_figure_insight(const kvl_figure *figure, char *out, size_t out_bytes) {
     kvl_figure_phrase(found.high->group, figure->by[found.axis], high, sizeof high);
     kvl_figure_phrase(found.low->group, figure->by[found.axis], low, sizeof low);
     circumstances(figure, found.high, found.axis, around, sizeof around);
-    /* A ratio inside the noise is said to be one. */
+    /* A ratio inside the noise is said to be one; so is one whose noise nobody measured. */
     size_t n = strlen(around);
-    if (found.high->lo <= found.low->hi && n < sizeof around)
+    bool one_round = found.high->n_rounds < 2 || found.low->n_rounds < 2;
+    if (one_round)
+        snprintf(around + n, sizeof around - n, "; one round, noise unknown");
+    else if (found.high->lo <= found.low->hi)
         snprintf(around + n, sizeof around - n, "; within the spread of rounds");
     const char *x = figure->xs[found.high->x];
     if (metric && metric->better == KVL_BETTER_LOWER)
