@@ -45,8 +45,8 @@ else
     skip "format (clang-format 14)" "this distribution has no clang-format-14"
 fi
 
-check "build release (gcc, warnings are errors)" build strict
-check "build release (clang, warnings are errors)" build clang
+check "build (gcc, warnings are errors)" build strict
+check "build (clang, warnings are errors)" build clang
 check "build with ASan and UBSan (gcc)" build asan
 if [ "$failed" -gt 0 ]; then
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -7,11 +7,11 @@
 
 #include "core/clock.h"
 #include "harness/commands.h"
-#include "harness/env.h"
 #include "harness/exit.h"
-#include "harness/experiment.h"
-#include "harness/summary.h"
-#include "harness/sweep.h"
+#include "harness/sweep/experiment.h"
+#include "harness/sweep/summary.h"
+#include "harness/sweep/sweep.h"
+#include "harness/trial/env.h"
 
 typedef struct values {
     const char *axes[KVL_N_AXES];

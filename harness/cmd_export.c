@@ -4,8 +4,8 @@
 
 #include "harness/commands.h"
 #include "harness/exit.h"
-#include "harness/export.h"
-#include "harness/group.h"
+#include "harness/figures/export.h"
+#include "harness/figures/group.h"
 
 enum { MAX_FILES = 64 };
 

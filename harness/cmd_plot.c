@@ -10,9 +10,9 @@
 #include "core/names.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
-#include "harness/figure.h"
-#include "harness/group.h"
-#include "harness/plot.h"
+#include "harness/figures/figure.h"
+#include "harness/figures/group.h"
+#include "harness/figures/plot.h"
 
 enum { MAX_FILES = 64, PATH_BYTES = 4096 };
 

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "core/threads.h"
-#include "harness/ceiling.h"
-#include "harness/child.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
-#include "harness/trial.h"
+#include "harness/sweep/child.h"
+#include "harness/trial/ceiling.h"
+#include "harness/trial/trial.h"
 
 static kvl_status send_answer(const json_t *answer) {
     char *text = json_dumps(answer, JSON_COMPACT | JSON_REAL_PRECISION(9));

@@ -11,7 +11,7 @@
 #include "core/threads.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
-#include "harness/verify.h"
+#include "harness/verify/verify.h"
 
 enum { SCHEMA_VERSION = 1 };
 

@@ -1,7 +1,7 @@
 /* The grammar of axis values. */
 #include "tests/test.h"
 
-#include "harness/axis.h"
+#include "harness/sweep/axis.h"
 
 static void numbers(const char *text, size_t n, const int64_t *expected) {
     kvl_axis_values values;

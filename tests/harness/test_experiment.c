@@ -3,7 +3,7 @@
 
 #include <jansson.h>
 
-#include "harness/experiment.h"
+#include "harness/sweep/experiment.h"
 
 static kvl_model_facts facts = {.digest = "00000000deadbeef",
                                 .max_position = 2048,

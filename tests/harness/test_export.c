@@ -1,11 +1,11 @@
 /* Rows as CSV: values, quoting, medians and intervals; the dictionary is complete. */
 #include "tests/test.h"
 
-#include "harness/axis.h"
-#include "harness/dictionary.h"
-#include "harness/export.h"
-#include "harness/group.h"
-#include "harness/stats.h"
+#include "harness/figures/dictionary.h"
+#include "harness/figures/export.h"
+#include "harness/figures/group.h"
+#include "harness/figures/stats.h"
+#include "harness/sweep/axis.h"
 
 static json_t *make_row(const char *trial, int round, const char *outcome, double value) {
     json_t *metrics = strcmp(outcome, "ok") == 0

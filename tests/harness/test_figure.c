@@ -5,8 +5,8 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "harness/figure.h"
-#include "harness/plot.h"
+#include "harness/figures/figure.h"
+#include "harness/figures/plot.h"
 
 static json_t *rows;
 static kvl_groups groups;

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "harness/row.h"
+#include "harness/sweep/row.h"
 
 static char folder[] = "/tmp/kvlab-row-XXXXXX";
 static char path[64];

@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "harness/exit.h"
-#include "harness/row.h"
-#include "harness/sweep.h"
+#include "harness/sweep/row.h"
+#include "harness/sweep/sweep.h"
 
 /* ---- the fake trial ----------------------------------------------------------------------------
  */

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "core/isa.h"
-#include "harness/trial.h"
+#include "harness/trial/trial.h"
 
 static json_t *make_spec(int prompt, int context, int output, int batch, const char *allocator) {
     return json_pack(

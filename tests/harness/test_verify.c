@@ -11,10 +11,10 @@
 #include "decoder/safetensors.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
-#include "harness/verify.h"
-#include "harness/verify_case.h"
-#include "harness/verify_codec.h"
-#include "harness/verify_cover.h"
+#include "harness/verify/case.h"
+#include "harness/verify/codec.h"
+#include "harness/verify/cover.h"
+#include "harness/verify/verify.h"
 
 /* ---- modules broken on purpose ----------------------------------------------------------------
  */

@@ -1,0 +1,86 @@
+#include "harness/figures/dictionary.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const kvl_name metrics[] = {
+    {"prefill_tok_s", "tok/s", "prefill throughput, whole batch", KVL_BETTER_HIGHER},
+    {"decode_tok_s", "tok/s", "decode throughput, whole batch", KVL_BETTER_HIGHER},
+    {"ttft_ms", "ms", "time to first token", KVL_BETTER_LOWER},
+    {"tpot_ms", "ms", "time per output token", KVL_BETTER_LOWER},
+    {"itl_p50_ms", "ms", "inter-token latency, median", KVL_BETTER_LOWER},
+    {"itl_p99_ms", "ms", "inter-token latency, 99th percentile", KVL_BETTER_LOWER},
+    {"e2e_ms", "ms", "prompt to last token", KVL_BETTER_LOWER},
+    {"read_ceiling_pct", "%", "decode, share of the read ceiling", KVL_BETTER_HIGHER},
+    {"flops_ceiling_pct", "%", "prefill, share of the compute ceiling", KVL_BETTER_HIGHER},
+    {"decode_read_gb_s", "GB/s", "decode, unique bytes read", KVL_BETTER_HIGHER},
+    {"prefill_gflop_s", "GFLOP/s", "prefill, arithmetic", KVL_BETTER_HIGHER},
+    {"step_read_bytes", "bytes", "unique bytes of a decode step", KVL_BETTER_LOWER},
+    {"attention_share", "share", "decode, attention", KVL_BETTER_NONE},
+    {"matmul_share", "share", "decode, linear layers", KVL_BETTER_NONE},
+    {"other_share", "share", "decode, other", KVL_BETTER_NONE},
+    {"idle_share", "share", "decode, idle", KVL_BETTER_NONE},
+    {"prefill_attention_share", "share", "prefill, attention", KVL_BETTER_NONE},
+    {"prefill_matmul_share", "share", "prefill, linear layers", KVL_BETTER_NONE},
+    {"prefill_other_share", "share", "prefill, other", KVL_BETTER_NONE},
+    {"kv_bytes_formula", "bytes", "KV cache by the formula", KVL_BETTER_LOWER},
+    {"kv_bytes_live", "bytes", "KV cache holding tokens", KVL_BETTER_LOWER},
+    {"kv_bytes_allocated", "bytes", "KV cache handed out", KVL_BETTER_LOWER},
+    {"kv_bytes_scanned", "bytes", "KV cache read in a decode step", KVL_BETTER_LOWER},
+    {"kv_pool_bytes", "bytes", "KV pool", KVL_BETTER_LOWER},
+    {"kv_saturated", "", "K and V values saturated", KVL_BETTER_LOWER},
+    {"weight_bytes", "bytes", "weights in memory", KVL_BETTER_LOWER},
+    {"workspace_bytes", "bytes", "workspace", KVL_BETTER_LOWER},
+    {"rss_steady_bytes", "bytes", "resident memory after decode", KVL_BETTER_LOWER},
+    {"rss_peak_bytes", "bytes", "resident memory, peak", KVL_BETTER_LOWER},
+    {"load_s", "s", "model load", KVL_BETTER_LOWER},
+    {"warmup_ms", "ms", "warm-up", KVL_BETTER_LOWER},
+    {"warmup_steps", "", "decode steps of the warm-up", KVL_BETTER_NONE},
+    {"passes", "", "passes measured", KVL_BETTER_NONE},
+    {"wall_s", "s", "the trial's process, start to end", KVL_BETTER_LOWER},
+};
+
+static const kvl_name axes[] = {
+    {"system", "", "system", KVL_BETTER_NONE},
+    {"model", "", "model", KVL_BETTER_NONE},
+    {"allocator", "", "allocator", KVL_BETTER_NONE},
+    {"attention", "", "attention kernel", KVL_BETTER_NONE},
+    {"kv_dtype", "", "KV format", KVL_BETTER_NONE},
+    {"weights", "", "weight format", KVL_BETTER_NONE},
+    {"compute_dtype", "", "compute dtype", KVL_BETTER_NONE},
+    {"prompt", "tokens", "prompt", KVL_BETTER_NONE},
+    {"output", "tokens", "output", KVL_BETTER_NONE},
+    {"context", "tokens", "context", KVL_BETTER_NONE},
+    {"batch", "sequences", "batch", KVL_BETTER_NONE},
+    {"page_tokens", "tokens", "page", KVL_BETTER_NONE},
+    {"threads", "", "threads", KVL_BETTER_NONE},
+    {"isa", "", "instruction set", KVL_BETTER_NONE},
+    {"device", "", "device", KVL_BETTER_NONE},
+};
+
+size_t kvl_metric_count(void) {
+    return sizeof metrics / sizeof *metrics;
+}
+
+const kvl_name *kvl_metric_at(size_t index) {
+    return &metrics[index];
+}
+
+const kvl_name *kvl_name_find(const char *name) {
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        if (strcmp(metrics[i].name, name) == 0) return &metrics[i];
+    }
+    for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
+        if (strcmp(axes[i].name, name) == 0) return &axes[i];
+    }
+    return NULL;
+}
+
+void kvl_name_label(const char *name, char *out, size_t out_bytes) {
+    const kvl_name *known = kvl_name_find(name);
+    if (!known)
+        snprintf(out, out_bytes, "%s", name);
+    else
+        snprintf(out, out_bytes, "%s%s%s%s", known->label, known->unit[0] ? " (" : "", known->unit,
+                 known->unit[0] ? ")" : "");
+}

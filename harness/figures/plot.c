@@ -1,0 +1,180 @@
+#define _GNU_SOURCE
+#include "harness/figures/plot.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/buffer.h"
+#include "core/file.h"
+#include "harness/figures/dictionary.h"
+#include "harness/sweep/child.h"
+
+enum { PATH_BYTES = 4096 };
+
+static kvl_status find_gnuplot(char *out, size_t out_bytes) {
+    const char *path = getenv("PATH");
+    for (const char *part = path ? path : "/usr/bin"; *part;) {
+        size_t length = strcspn(part, ":");
+        if (length) snprintf(out, out_bytes, "%.*s/gnuplot", (int)length, part);
+        if (length && access(out, X_OK) == 0) return KVL_OK;
+        part += length + (part[length] == ':');
+    }
+    return kvl_fail(KVL_ERR_INPUT, "gnuplot is not installed: apt-get install gnuplot-nox");
+}
+
+/* name='text' with quotes doubled: nothing in a single-quoted gnuplot text is special. */
+static void set_text(kvl_buffer *out, const char *name, const char *text) {
+    kvl_buffer_printf(out, "%s='", name);
+    for (; *text; text++) {
+        if (*text == '\'') kvl_buffer_text(out, "'");
+        if ((unsigned char)*text >= ' ') kvl_buffer_add(out, text, 1);
+    }
+    kvl_buffer_text(out, "';");
+}
+
+static void set_list(kvl_buffer *out, const char *name, char *const *texts, int n) {
+    char item[64];
+    kvl_buffer_printf(out, "array %s[%d];", name, n);
+    for (int i = 0; i < n; i++) {
+        snprintf(item, sizeof item, "%s[%d]", name, i + 1);
+        set_text(out, item, texts[i]);
+    }
+}
+
+/* True when each value is at least 1.5 times the one before: ticks then stand evenly on a
+ * logarithmic axis and crowd on a linear one. */
+static bool spreads(const kvl_figure *figure) {
+    for (int i = 1; i < figure->n_xs; i++) {
+        double before = strtod(figure->xs[i - 1], NULL), now = strtod(figure->xs[i], NULL);
+        if (before <= 0 || now < 1.5 * before) return false;
+    }
+    return figure->n_xs > 2;
+}
+
+static double highest(const kvl_figure *figure) {
+    double top = 0;
+    for (size_t i = 0; i < figure->n_points; i++) {
+        const kvl_figure_point *p = &figure->points[i];
+        if (p->y > top) top = p->y;
+        if (p->hi > top) top = p->hi;
+    }
+    return top > 0 ? top : 1;
+}
+
+/* A unit in which the axis shows small numbers: bytes as KiB, MiB or GiB. */
+static double scale_of(const kvl_figure *figure, const char **unit) {
+    const kvl_name *known = kvl_name_find(figure->y);
+    double top = highest(figure);
+    *unit = known ? known->unit : "";
+    if (strcmp(*unit, "bytes") != 0 || top < 10240) return 1;
+    *unit = top < 10485760 ? "KiB" : top < 10737418240.0 ? "MiB" : "GiB";
+    return top < 10485760 ? 1024.0 : top < 10737418240.0 ? 1048576.0 : 1073741824.0;
+}
+
+/* The title carries the label, the axis its unit. */
+static void set_titles(const kvl_figure *figure, const char *title, const char *unit,
+                       kvl_buffer *out) {
+    const kvl_name *known = kvl_name_find(figure->y);
+    char text[512];
+    snprintf(text, sizeof text, "%s%s%s%s", known ? known->label : figure->y,
+             figure->fixed[0] ? " (" : "", figure->fixed, figure->fixed[0] ? ")" : "");
+    set_text(out, "title", title ? title : text);
+    set_text(out, "y_label", *unit ? unit : known ? known->label : figure->y);
+}
+
+static void add_ticks(kvl_buffer *out, const kvl_figure *figure) {
+    kvl_buffer ticks = {0};
+    for (int i = 0; i < figure->n_xs; i++)
+        kvl_buffer_printf(&ticks, "%s\"%s\" %s", i ? ", " : "", figure->xs[i], figure->xs[i]);
+    if (!ticks.failed && ticks.data) set_text(out, "x_ticks", ticks.data);
+    kvl_buffer_free(&ticks);
+}
+
+static void add_variables(const kvl_figure *figure, const kvl_plot_options *options,
+                          kvl_buffer *out) {
+    char label[256];
+    const char *unit;
+    double scale = scale_of(figure, &unit), top = highest(figure) / scale;
+    set_text(out, "base", options->base);
+    set_text(out, "scripts", options->scripts ? options->scripts : KVL_PLOTS_DIR);
+    set_titles(figure, options->title, unit, out);
+    kvl_name_label(figure->x, label, sizeof label);
+    set_text(out, "x_label", label);
+    set_text(out, "x_name", figure->x);
+    set_list(out, "panel_names", figure->panels, figure->n_panels);
+    set_list(out, "series_names", figure->series, figure->n_series);
+    set_list(out, "x_names", figure->xs, figure->n_xs);
+    kvl_buffer_printf(out, "n_panels=%d;n_series=%d;n_x=%d;scale=%.17g;y_top=%.17g;",
+                      figure->n_panels, figure->n_series, figure->n_xs, scale,
+                      top * (figure->kind == KVL_FIGURE_STACK ? 1.14 : 1.08));
+    if (figure->x_numeric && figure->kind == KVL_FIGURE_LINE) {
+        double first = strtod(figure->xs[0], NULL),
+               last = strtod(figure->xs[figure->n_xs - 1], NULL);
+        bool log_x = first > 0 && (options->log_x || spreads(figure));
+        kvl_buffer_printf(out, "x_first=%.17g;x_last=%.17g;log_x=%d;", first, last, log_x);
+        add_ticks(out, figure);
+    }
+}
+
+static kvl_status run_gnuplot(const char *gnuplot, const char *script, const char *variables) {
+    const char *argv[] = {"gnuplot", "-e", variables, script, NULL};
+    kvl_child_options child = {.executable = gnuplot, .argv = argv, .timeout_s = 120};
+    kvl_child_result result;
+    KVL_TRY(kvl_child_run(&child, &result));
+    kvl_status status = KVL_OK;
+    if (result.end != KVL_CHILD_EXITED || result.code != 0)
+        status = kvl_fail(KVL_ERR_IO, "gnuplot %s: %s", script,
+                          result.last_words[0] ? result.last_words : "ended without a word");
+    kvl_child_result_free(&result);
+    return status;
+}
+
+/* gnuplot ends well even where it could not write all of an image. */
+static kvl_status check_written(const char *base) {
+    static const char *const suffixes[] = {".svg", ".png"};
+    static const char *const ends[] = {"</svg>", "IEND"};
+    for (int i = 0; i < 2; i++) {
+        char path[PATH_BYTES];
+        kvl_file file;
+        snprintf(path, sizeof path, "%s%s", base, suffixes[i]);
+        KVL_TRY(kvl_file_open(path, &file));
+        uint64_t tail = file.bytes < 16 ? file.bytes : 16;
+        bool whole = memmem(file.data + file.bytes - tail, tail, ends[i], strlen(ends[i])) != NULL;
+        kvl_file_close(&file);
+        if (!whole) {
+            unlink(path);
+            return kvl_fail(KVL_ERR_IO, "%s: cannot be written whole (disk full?)", path);
+        }
+    }
+    return KVL_OK;
+}
+
+kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options) {
+    static const char *const scripts[] = {[KVL_FIGURE_LINE] = "lines.gp",
+                                          [KVL_FIGURE_BARS] = "bars.gp",
+                                          [KVL_FIGURE_STACK] = "stack.gp"};
+    char gnuplot[PATH_BYTES], script[PATH_BYTES], csv_path[PATH_BYTES];
+    const char *folder = options->scripts ? options->scripts : KVL_PLOTS_DIR;
+    KVL_TRY(find_gnuplot(gnuplot, sizeof gnuplot));
+    snprintf(script, sizeof script, "%s/%s", folder, scripts[figure->kind]);
+    if (access(script, R_OK) != 0)
+        return kvl_fail(KVL_ERR_IO, "%s: the plot script is missing (--scripts DIR)", script);
+    if (strlen(options->base) > PATH_BYTES - 8)
+        return kvl_fail(KVL_ERR_INPUT, "%.40s...: the path is too long", options->base);
+    snprintf(csv_path, sizeof csv_path, "%s.csv", options->base);
+    kvl_buffer csv = {0}, variables = {0};
+    kvl_status status = kvl_figure_csv(figure, &csv);
+    if (status == KVL_OK) status = kvl_file_write_all(csv_path, csv.data, csv.bytes);
+    if (status == KVL_OK) {
+        add_variables(figure, options, &variables);
+        status = variables.failed ? kvl_fail(KVL_ERR_OOM, "out of memory")
+                                  : run_gnuplot(gnuplot, script, variables.data);
+    }
+    if (status == KVL_OK) status = check_written(options->base);
+    kvl_buffer_free(&csv);
+    kvl_buffer_free(&variables);
+    return status;
+}

@@ -1,0 +1,237 @@
+#define _GNU_SOURCE
+#include "harness/sweep/experiment.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "core/buffer.h"
+#include "core/checked.h"
+#include "core/dtype.h"
+#include "harness/sweep/row.h"
+#include "harness/trial/env.h"
+
+enum { MAX_POINTS = 100000 };
+
+void kvl_experiment_free(kvl_experiment *experiment) {
+    for (int i = 0; i < KVL_N_AXES; i++) kvl_axis_values_free(&experiment->axes[i]);
+    free(experiment->models);
+    experiment->models = NULL;
+}
+
+json_t *kvl_trial_axes(const kvl_trial *trial) {
+    json_t *axes = json_object();
+    if (!axes) return NULL;
+    json_object_set_new(axes, "system", json_string("kvlab"));
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
+        json_object_set_new(axes, axis->name,
+                            axis->numeric ? json_integer(trial->numbers[i])
+                                          : json_string(trial->names[i]));
+    }
+    return axes;
+}
+
+static json_t *workload_json(const kvl_workload *workload) {
+    json_t *object = json_object();
+    if (!object) return NULL;
+    json_object_set_new(object, "name", json_string(workload->name));
+    json_object_set_new(object, "seed", json_integer((json_int_t)workload->seed));
+    json_object_set_new(object, "chunk", json_integer(workload->chunk));
+    json_object_set_new(object, "deterministic", json_boolean(workload->deterministic));
+    json_object_set_new(object, "text",
+                        workload->text ? json_string(workload->text_digest) : json_null());
+    return object;
+}
+
+json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial,
+                            const char *build_id) {
+    char host[17];
+    json_t *axes = kvl_trial_axes(trial), *all = json_object();
+    if (axes) json_object_del(axes, "model");
+    kvl_host_id(host);
+    json_object_set_new(all, "workload", workload_json(workload));
+    json_object_set_new(all, "axes", axes);
+    json_object_set_new(all, "model_digest", json_string(trial->model->digest));
+    json_object_set_new(all, "schema", json_integer(KVL_ROW_SCHEMA));
+    json_object_set_new(all, "build", json_string(build_id));
+    json_object_set_new(all, "host", json_string(host));
+    return all;
+}
+
+static kvl_status set_key(const kvl_workload *workload, const char *build_id, kvl_trial *trial) {
+    json_t *all = kvl_trial_canonical(workload, trial, build_id);
+    char *text = all ? json_dumps(all, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    json_decref(all);
+    if (!text) return kvl_fail(KVL_ERR_OOM, "out of memory");
+    snprintf(trial->key, sizeof trial->key, "%016llx",
+             (unsigned long long)XXH64(text, strlen(text), 0));
+    free(text);
+    return KVL_OK;
+}
+
+/* What plays no part in a point is set to 0, so that equal trials have equal keys. */
+static void normalise(kvl_trial *trial) {
+    if (strcmp(trial->names[KVL_AXIS_ALLOCATOR], "contiguous") == 0)
+        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
+    if (trial->numbers[KVL_AXIS_CONTEXT] > 0) trial->numbers[KVL_AXIS_PROMPT] = 0;
+}
+
+static void refuse_lengths(const kvl_experiment *experiment, kvl_trial *trial) {
+    int64_t context = trial->numbers[KVL_AXIS_CONTEXT], prompt = trial->numbers[KVL_AXIS_PROMPT];
+    int64_t start = context ? context : prompt, output = trial->numbers[KVL_AXIS_OUTPUT];
+    if (start + output > trial->model->max_position)
+        snprintf(trial->refused, sizeof trial->refused,
+                 "%s %lld + output %lld = %lld tokens: the model allows %lld",
+                 context ? "context" : "prompt", (long long)start, (long long)output,
+                 (long long)(start + output), (long long)trial->model->max_position);
+    else if (trial->model->text_tokens >= 0 && prompt > trial->model->text_tokens)
+        snprintf(trial->refused, sizeof trial->refused, "prompt %lld: %.120s has %lld tokens",
+                 (long long)prompt, experiment->workload.text,
+                 (long long)trial->model->text_tokens);
+}
+
+static void point_at(const kvl_experiment *experiment, size_t index, kvl_trial *trial) {
+    memset(trial, 0, sizeof *trial);
+    for (int i = KVL_N_AXES - 1; i >= 0; i--) {
+        const kvl_axis_values *values = &experiment->axes[i];
+        size_t at = index % values->n;
+        index /= values->n;
+        if (values->names) trial->names[i] = values->names[at];
+        if (values->numbers) trial->numbers[i] = values->numbers[at];
+        if (i == KVL_AXIS_MODEL) trial->model = &experiment->models[at];
+    }
+}
+
+typedef struct seen_key {
+    char key[17];
+    size_t index;
+} seen_key;
+
+static int by_key(const void *a, const void *b) {
+    const seen_key *x = a, *y = b;
+    int order = strcmp(x->key, y->key);
+    return order ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Keeps the first trial of each key, in order. */
+static kvl_status drop_duplicates(kvl_trials *trials) {
+    seen_key *keys = calloc(trials->n + 1, sizeof *keys);
+    bool *drop = calloc(trials->n + 1, sizeof *drop);
+    if (!keys || !drop) {
+        free(keys);
+        free(drop);
+        return kvl_fail(KVL_ERR_OOM, "out of memory");
+    }
+    for (size_t i = 0; i < trials->n; i++) {
+        memcpy(keys[i].key, trials->items[i].key, sizeof keys[i].key);
+        keys[i].index = i;
+    }
+    qsort(keys, trials->n, sizeof *keys, by_key);
+    for (size_t i = 1; i < trials->n; i++)
+        drop[keys[i].index] = strcmp(keys[i].key, keys[i - 1].key) == 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < trials->n; i++) {
+        if (!drop[i]) trials->items[kept++] = trials->items[i];
+    }
+    trials->n_duplicates = trials->n - kept;
+    trials->n = kept;
+    free(keys);
+    free(drop);
+    return KVL_OK;
+}
+
+kvl_status kvl_experiment_expand(const kvl_experiment *experiment,
+                                 void (*refuse)(const kvl_experiment *experiment, kvl_trial *trial),
+                                 const char *build_id, kvl_trials *out) {
+    memset(out, 0, sizeof *out);
+    int64_t n_points = 1;
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        if (!kvl_mul_i64(n_points, (int64_t)experiment->axes[i].n, &n_points) ||
+            n_points > MAX_POINTS)
+            return kvl_fail(KVL_ERR_INPUT, "the axes multiply to more than %d points", MAX_POINTS);
+    }
+    out->items = calloc((size_t)n_points + 1, sizeof *out->items);
+    if (!out->items) return kvl_fail(KVL_ERR_OOM, "out of memory");
+    kvl_status status = KVL_OK;
+    for (; status == KVL_OK && out->n < (size_t)n_points; out->n++) {
+        kvl_trial *trial = &out->items[out->n];
+        point_at(experiment, out->n, trial);
+        normalise(trial);
+        status = set_key(&experiment->workload, build_id, trial);
+    }
+    if (status == KVL_OK) status = drop_duplicates(out);
+    for (size_t i = 0; status == KVL_OK && i < out->n; i++) {
+        kvl_trial *trial = &out->items[i];
+        refuse_lengths(experiment, trial);
+        if (!trial->refused[0] && refuse) refuse(experiment, trial);
+        out->n_refused += trial->refused[0] != '\0';
+    }
+    if (status != KVL_OK) kvl_trials_free(out);
+    return status;
+}
+
+void kvl_trials_free(kvl_trials *trials) {
+    free(trials->items);
+    memset(trials, 0, sizeof *trials);
+}
+
+/* Single quotes where a shell would read more than the text itself. */
+static void add_quoted(kvl_buffer *out, const char *text) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-./:=,+@%";
+    if (*text && strspn(text, plain) == strlen(text)) {
+        kvl_buffer_text(out, text);
+        return;
+    }
+    kvl_buffer_text(out, "'");
+    for (; *text; text++) {
+        if (*text == '\'')
+            kvl_buffer_text(out, "'\\''");
+        else
+            kvl_buffer_add(out, text, 1);
+    }
+    kvl_buffer_text(out, "'");
+}
+
+char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
+    kvl_buffer out = {0};
+    kvl_buffer_printf(&out, "kvlab bench %s", workload->name);
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
+        if (axis->numeric && trial->numbers[i] == 0) continue; /* plays no part */
+        kvl_buffer_printf(&out, " --%s ", axis->option);
+        if (axis->numeric)
+            kvl_buffer_printf(&out, "%lld", (long long)trial->numbers[i]);
+        else
+            add_quoted(&out, trial->names[i]);
+    }
+    kvl_buffer_printf(&out, " --seed %llu", (unsigned long long)workload->seed);
+    if (workload->chunk) kvl_buffer_printf(&out, " --chunk %lld", (long long)workload->chunk);
+    if (workload->deterministic) kvl_buffer_text(&out, " --deterministic");
+    if (workload->text) {
+        kvl_buffer_text(&out, " --text ");
+        add_quoted(&out, workload->text);
+    }
+    kvl_buffer_text(&out, " --rounds 1 --out -");
+    if (!out.failed) return out.data;
+    kvl_buffer_free(&out);
+    return NULL;
+}
+
+/* Bytes of `n` values in the named dtype; block formats count a byte, near enough for a class. */
+static uint64_t dtype_bytes(const char *name, uint64_t n) {
+    kvl_dtype dtype;
+    return n * (kvl_dtype_parse(name, &dtype) == KVL_OK ? kvl_dtype_bytes(dtype) : 1);
+}
+
+uint64_t kvl_trial_step_bytes(const kvl_trial *trial) {
+    const kvl_model_facts *model = trial->model;
+    uint64_t start = (uint64_t)(trial->numbers[KVL_AXIS_CONTEXT] + trial->numbers[KVL_AXIS_PROMPT]);
+    uint64_t tokens = (uint64_t)trial->numbers[KVL_AXIS_BATCH] *
+                      (start + (uint64_t)trial->numbers[KVL_AXIS_OUTPUT]);
+    return dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
+                       model->parameters - model->embedding_parameters) +
+           dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE], tokens * model->kv_values_per_token);
+}

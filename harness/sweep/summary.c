@@ -1,0 +1,98 @@
+#include "harness/sweep/summary.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "harness/figures/group.h"
+#include "harness/sweep/axis.h"
+
+enum { CELL = 64 };
+
+typedef struct columns {
+    const char *names[KVL_N_AXES];
+    int widths[KVL_N_AXES];
+    int n;
+} columns;
+
+/* Axes with more than one value, and how wide they print. */
+static void find_columns(const kvl_groups *groups, columns *out) {
+    char first[CELL], text[CELL];
+    out->n = 0;
+    for (int a = 0; a < KVL_N_AXES; a++) {
+        const char *name = kvl_axis_of((kvl_axis_id)a)->name;
+        bool varies = false;
+        int width = (int)strlen(name);
+        kvl_row_axis_text(groups->items[0].rows[0], name, first, sizeof first);
+        for (size_t i = 0; i < groups->n; i++) {
+            kvl_row_axis_text(groups->items[i].rows[0], name, text, sizeof text);
+            varies = varies || strcmp(first, text) != 0;
+            if ((int)strlen(text) > width) width = (int)strlen(text);
+        }
+        if (!varies) continue;
+        out->names[out->n] = name;
+        out->widths[out->n++] = width;
+    }
+}
+
+static int by_axes(const void *a, const void *b) {
+    const kvl_group *x = a, *y = b;
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
+        const json_t *u = json_object_get(json_object_get(x->rows[0], "axes"), axis->name);
+        const json_t *v = json_object_get(json_object_get(y->rows[0], "axes"), axis->name);
+        if (axis->numeric) {
+            double p = json_number_value(u), q = json_number_value(v);
+            if (p != q) return p < q ? -1 : 1;
+        } else if (json_is_string(u) && json_is_string(v)) {
+            int order = strcmp(json_string_value(u), json_string_value(v));
+            if (order) return order;
+        }
+    }
+    return strcmp(x->trial, y->trial);
+}
+
+static void cell(char *out, size_t bytes, double value, const char *tail) {
+    if (isfinite(value))
+        snprintf(out, bytes, "%.*f%s", value < 10 ? 2 : value < 1000 ? 1 : 0, value, tail);
+    else
+        snprintf(out, bytes, "-");
+}
+
+static void print_trial(FILE *out, const columns *columns, const kvl_group *group) {
+    char text[CELL];
+    for (int c = 0; c < columns->n; c++) {
+        kvl_row_axis_text(group->rows[0], columns->names[c], text, sizeof text);
+        fprintf(out, "%-*s  ", columns->widths[c], text);
+    }
+    const char *outcome = kvl_group_outcome(group);
+    if (strcmp(outcome, "ok") != 0) {
+        const char *reason = json_string_value(json_object_get(group->rows[0], "reason"));
+        fprintf(out, "%s: %.120s\n", outcome, reason ? reason : "");
+        return;
+    }
+    double ceiling = kvl_group_median(group, "read_ceiling_pct");
+    cell(text, sizeof text, kvl_group_median(group, "prefill_tok_s"), "");
+    fprintf(out, "%13s  ", text);
+    cell(text, sizeof text, kvl_group_median(group, "decode_tok_s"), "");
+    fprintf(out, "%12s  ", text);
+    cell(text, sizeof text, ceiling, ceiling > 100 ? "!" : "");
+    fprintf(out, "%9s\n", text);
+}
+
+kvl_status kvl_summary_print(FILE *out, const json_t *rows) {
+    kvl_groups groups = {0};
+    columns columns = {0};
+    KVL_TRY(kvl_groups_make(rows, &groups));
+    if (groups.n) {
+        qsort(groups.items, groups.n, sizeof *groups.items, by_axes);
+        find_columns(&groups, &columns);
+        for (int c = 0; c < columns.n; c++)
+            fprintf(out, "%-*s  ", columns.widths[c], columns.names[c]);
+        fprintf(out, "%13s  %12s  %9s\n", "prefill tok/s", "decode tok/s", "ceiling %");
+    }
+    for (size_t i = 0; i < groups.n; i++) print_trial(out, &columns, &groups.items[i]);
+    kvl_groups_free(&groups);
+    return KVL_OK;
+}

@@ -1,0 +1,69 @@
+/* One trial, in its own process: a model, one configuration, verified, warmed up, measured.
+ *
+ *   spec (JSON) -> verify attention -> load -> warm up -> passes of prefill and decode -> answer
+ *
+ * It knows one configuration and nothing of sweeps. Every metric it names is defined in
+ * results/README.md.
+ */
+#ifndef KVL_HARNESS_TRIAL_H
+#define KVL_HARNESS_TRIAL_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/status.h"
+#include "decoder/engine.h"
+#include "decoder/model.h"
+#include "harness/verify/verify.h"
+
+/* The spec, borrowed from its JSON. */
+typedef struct kvl_trial_spec_values {
+    const char *model, *allocator, *attention, *kv_dtype, *weights, *compute_dtype, *device;
+    const char *text; /* NULL: seeded random ids */
+    int64_t prompt, output, context, batch, page_tokens, threads, chunk;
+    uint64_t seed;
+    bool deterministic;
+    double read_bytes_per_s, flops_per_s; /* ceilings; 0 = unknown */
+} kvl_trial_spec_values;
+
+/* What the passes gave. Times in nanoseconds, arrays malloc'ed. */
+typedef struct kvl_trial_times {
+    double *ttft_ns, *decode_ns; /* [n_passes] */
+    double *step_ns;             /* [n_steps] over all passes */
+    size_t n_passes, n_steps;
+    double warmup_ns, warmup_prefill_ns;
+    double *warmup_step_ns; /* [n_warmup_steps] */
+    size_t n_warmup_steps;
+    kvl_engine_stats prefill, decode; /* summed over the passes */
+    double prefill_ns_sum, decode_ns_sum;
+    double kv_bytes_scanned;  /* mean over decode steps */
+    kvl_engine_memory memory; /* at the end of the last pass, sequences alive */
+    uint64_t rss_steady_bytes;
+    int64_t nonfinite; /* logits that were not finite in the checked steps */
+} kvl_trial_times;
+
+/* Parses the spec; KVL_ERR_INPUT names the member that is missing or of the wrong type. */
+kvl_status kvl_trial_spec_parse(const json_t *spec, kvl_trial_spec_values *out);
+
+/* Prompts of all sequences, [batch][prompt] (context: [batch][1]), malloc'ed. (trial_prompts.c) */
+kvl_status kvl_trial_prompts(const kvl_model *model, const kvl_trial_spec_values *spec,
+                             int32_t **ids);
+
+/* Warm-up and passes on a loaded engine. (trial_measure.c) */
+kvl_status kvl_trial_measure(kvl_engine *engine, const kvl_trial_spec_values *spec,
+                             const int32_t *prompts, kvl_trial_times *times);
+void kvl_trial_times_free(kvl_trial_times *times);
+
+/* metrics{}, samples{} and effective{} from the times. (trial_report.c) */
+json_t *kvl_trial_metrics(const kvl_engine *engine, const kvl_trial_spec_values *spec,
+                          const kvl_trial_times *times, double load_s);
+json_t *kvl_trial_samples(const kvl_trial_times *times);
+json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
+                            const kvl_trial_spec_values *spec, const kvl_verify_result *verified);
+
+/* Runs the trial of `spec`. *answer is {outcome, reason, effective, metrics, samples} whatever
+ * became of it; fails only when the spec itself is malformed. */
+kvl_status kvl_trial_run(const json_t *spec, json_t **answer);
+
+#endif

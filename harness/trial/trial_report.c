@@ -1,0 +1,161 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/isa.h"
+#include "core/memory.h"
+#include "core/threads.h"
+#include "harness/figures/stats.h"
+#include "harness/trial/trial.h"
+
+/* A number, or null where it does not exist: JSON has no NaN. */
+static void set(json_t *object, const char *name, double value) {
+    json_object_set_new(object, name, isfinite(value) ? json_real(value) : json_null());
+}
+
+static void set_count(json_t *object, const char *name, uint64_t value) {
+    json_object_set_new(object, name, json_integer((json_int_t)value));
+}
+
+/* A quantile of x[n] that leaves x as it is; NaN when there is none. */
+static double quantile(const double *x, size_t n, double q) {
+    double *copy = malloc((n + 1) * sizeof *copy);
+    if (!copy) return NAN;
+    memcpy(copy, x, n * sizeof *copy);
+    double value = kvl_quantile(copy, n, q);
+    free(copy);
+    return value;
+}
+
+static void set_times(json_t *metrics, const kvl_trial_spec_values *spec,
+                      const kvl_trial_times *times) {
+    double batch = (double)spec->batch;
+    double steps = (double)(spec->context ? spec->output : spec->output - 1);
+    double ttft = spec->context ? NAN : quantile(times->ttft_ns, times->n_passes, 0.5);
+    double decode = steps > 0 ? quantile(times->decode_ns, times->n_passes, 0.5) : NAN;
+    set(metrics, "ttft_ms", ttft * 1e-6);
+    set(metrics, "prefill_tok_s", batch * (double)spec->prompt / (ttft * 1e-9));
+    set(metrics, "tpot_ms", decode / steps * 1e-6);
+    set(metrics, "itl_p50_ms", quantile(times->step_ns, times->n_steps, 0.5) * 1e-6);
+    set(metrics, "itl_p99_ms", quantile(times->step_ns, times->n_steps, 0.99) * 1e-6);
+    set(metrics, "decode_tok_s", batch * steps / (decode * 1e-9));
+    set(metrics, "e2e_ms", ((spec->context ? 0 : ttft) + (steps > 0 ? decode : 0)) * 1e-6);
+    set(metrics, "warmup_ms", times->warmup_ns * 1e-6);
+    set_count(metrics, "warmup_steps", times->n_warmup_steps);
+    set_count(metrics, "passes", times->n_passes);
+}
+
+/* Shares of the wall time of a phase. `other` is what is neither attention nor matmul: norms, RoPE,
+ * the cache, the choice of the next token. */
+static void set_shares(json_t *metrics, const char *const names[3], const kvl_engine_stats *stats,
+                       double wall_ns) {
+    double attention = (double)stats->attention_ns / wall_ns;
+    double matmul = (double)stats->matmul_ns / wall_ns;
+    set(metrics, names[0], attention);
+    set(metrics, names[1], matmul);
+    set(metrics, names[2], 1 - attention - matmul);
+}
+
+/* Work of a mean pass over the time of the median one, as the throughputs: a pass that something
+ * disturbed moves neither. */
+static void set_ceilings(json_t *metrics, const kvl_trial_spec_values *spec,
+                         const kvl_trial_times *times) {
+    double passes = (double)times->n_passes;
+    double decode_s = quantile(times->decode_ns, times->n_passes, 0.5) * 1e-9;
+    double prefill_s = quantile(times->ttft_ns, times->n_passes, 0.5) * 1e-9;
+    double read = times->decode.read_bytes / passes / decode_s;
+    double flops = times->prefill.flops / passes / prefill_s;
+    set(metrics, "decode_read_gb_s", read * 1e-9);
+    set(metrics, "read_ceiling_pct", 100 * read / spec->read_bytes_per_s);
+    set(metrics, "prefill_gflop_s", flops * 1e-9);
+    set(metrics, "flops_ceiling_pct", 100 * flops / spec->flops_per_s);
+    set(metrics, "step_read_bytes", times->decode.read_bytes / (double)times->n_steps);
+}
+
+static void set_memory(json_t *metrics, const kvl_trial_spec_values *spec,
+                       const kvl_trial_times *times) {
+    const kvl_engine_memory *memory = &times->memory;
+    int64_t start = spec->context ? spec->context : spec->prompt;
+    set_count(metrics, "kv_bytes_formula",
+              (uint64_t)(spec->batch * (start + spec->output)) * memory->kv_bytes_per_token);
+    set_count(metrics, "kv_bytes_live", memory->kv_live_bytes);
+    set_count(metrics, "kv_bytes_allocated", memory->kv_allocated_bytes);
+    set(metrics, "kv_bytes_scanned", times->n_steps ? times->kv_bytes_scanned : NAN);
+    set_count(metrics, "kv_pool_bytes", memory->kv_pool_bytes);
+    set_count(metrics, "weight_bytes", memory->weight_bytes);
+    set_count(metrics, "workspace_bytes", memory->workspace_bytes);
+    set_count(metrics, "rss_steady_bytes", times->rss_steady_bytes);
+    set_count(metrics, "rss_peak_bytes", kvl_rss_peak_bytes());
+    set_count(metrics, "kv_saturated",
+              (uint64_t)(times->prefill.kv_saturated + times->decode.kv_saturated));
+}
+
+json_t *kvl_trial_metrics(const kvl_engine *engine, const kvl_trial_spec_values *spec,
+                          const kvl_trial_times *times, double load_s) {
+    static const char *const decode[3] = {"attention_share", "matmul_share", "other_share"};
+    static const char *const prefill[3] = {"prefill_attention_share", "prefill_matmul_share",
+                                           "prefill_other_share"};
+    (void)engine;
+    json_t *metrics = json_object();
+    set_times(metrics, spec, times);
+    set_shares(metrics, decode, &times->decode, times->decode_ns_sum);
+    /* Threads spin at barriers, so that a CPU's idle time does not show in the clocks at hand. */
+    json_object_set_new(metrics, "idle_share", json_null());
+    set_shares(metrics, prefill, &times->prefill, times->prefill_ns_sum);
+    set_ceilings(metrics, spec, times);
+    set_memory(metrics, spec, times);
+    set(metrics, "load_s", load_s);
+    return metrics;
+}
+
+/* Nanoseconds as milliseconds with three decimals: microseconds are what the clock is good for. */
+static json_t *milliseconds(const double *ns, size_t n) {
+    json_t *array = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(array, json_real(nearbyint(ns[i] * 1e-3) * 1e-3));
+    return array;
+}
+
+json_t *kvl_trial_samples(const kvl_trial_times *times) {
+    json_t *samples = json_object();
+    bool prefilled = times->prefill_ns_sum > 0;
+    json_object_set_new(samples, "ttft_ms",
+                        milliseconds(times->ttft_ns, prefilled ? times->n_passes : 0));
+    json_object_set_new(samples, "decode_ms", milliseconds(times->decode_ns, times->n_passes));
+    json_object_set_new(samples, "itl_ms", milliseconds(times->step_ns, times->n_steps));
+    json_object_set_new(samples, "warmup_itl_ms",
+                        milliseconds(times->warmup_step_ns, times->n_warmup_steps));
+    return samples;
+}
+
+json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
+                            const kvl_trial_spec_values *spec, const kvl_verify_result *verified) {
+    kvl_engine_effective ran;
+    kvl_engine_effective_get(engine, spec->context ? 1 : spec->prompt, (int32_t)spec->batch, &ran);
+    json_t *effective = json_object();
+    const struct {
+        const char *name, *text;
+    } texts[] = {{"attention", ran.attention},
+                 {"attention_reason", ran.attention_reason},
+                 {"matmul_prefill", ran.matmul_prefill},
+                 {"matmul_decode", ran.matmul_decode},
+                 {"isa", ran.isa},
+                 {"kv_dtype", ran.kv_dtype},
+                 {"weights", ran.weights},
+                 {"source_weights", model->config.source_weights},
+                 {"compute_dtype", ran.compute_dtype},
+                 {"device", ran.device},
+                 {"allocator", ran.allocator},
+                 {"cache", "cold"},
+                 {"model_name", model->config.name},
+                 {"verified", verified->id}};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        kvl_fail(KVL_OK, "%s", texts[i].text); /* names from files may not be valid UTF-8 */
+        json_object_set_new(effective, texts[i].name, json_string(kvl_message()));
+    }
+    json_object_set_new(effective, "page_tokens", json_integer(ran.page_tokens));
+    json_object_set_new(effective, "threads", json_integer(kvl_threads()));
+    set(effective, "verified_max_abs", verified->max_abs);
+    set(effective, "verified_bound", verified->bound);
+    return effective;
+}
