@@ -86,7 +86,7 @@ static void all_columns_in_a_stable_order(void **state) {
                         "page_tokens,threads,isa,device,prefill_tok_s,decode_tok_s,",
                         190);
     const char *end = strchr(out.data, '\n');
-    assert_memory_equal(end - 44, "wall_s,zeta,effective.deterministic,effective.isa" + 5, 44);
+    assert_memory_equal(end - 44, &"wall_s,zeta,effective.deterministic,effective.isa"[5], 44);
     size_t n_columns = 1;
     for (const char *p = out.data; p < end; p++) n_columns += *p == ',';
     assert_int_equal(n_columns, 7 + 1 + KVL_N_AXES + kvl_metric_count() + 1 + 2);
