@@ -47,7 +47,7 @@ static void check_family(const char *family, const char *allocator, const char *
     options.attention = attention;
     kvl_engine *engine = make_engine(model, &options);
     for (int p = 0; p < 3; p++) {
-        char id[8];
+        char id[16];
         snprintf(id, sizeof id, "p%d", p);
         double rms, error = logits_error(engine, st, id, &rms);
         if (!(error <= 2e-4))
