@@ -72,7 +72,7 @@ static void default_x(const kvl_group *const *groups, size_t n, char *out, size_
         char **values;
         int n_values;
         if (kvl_figure_values(groups, n, order[i], &values, &n_values) == KVL_OK &&
-            n_values > most) {
+            n_values > most && kvl_figure_differs(groups, n, order[i])) {
             most = n_values;
             snprintf(out, out_bytes, "%s", order[i]);
         }
@@ -97,7 +97,7 @@ static kvl_status choose_x(const selection *s, const char *asked, kvl_figure *fi
     /* No numeric axis varies: the first name that does, or the kernel. */
     for (size_t i = 0; !figure->x[0] && i < kvl_figure_axis_count(); i++) {
         const char *name = kvl_figure_axis_at(i);
-        if (kvl_figure_is_ambiguous(s->groups, s->n, NULL, 0, name))
+        if (kvl_figure_differs(s->groups, s->n, name))
             snprintf(figure->x, sizeof figure->x, "%s", name);
     }
     if (!figure->x[0]) snprintf(figure->x, sizeof figure->x, "%s", "attention");
@@ -114,23 +114,25 @@ static kvl_status add_by(kvl_figure *figure, const char *name, size_t length) {
     return KVL_OK;
 }
 
-/* Axes in which trials differ though they agree in x and `by`, in the order of preference and
- * without those that follow from others. With `keep`, each becomes part of `by`; else they are what
- * makes the figure refuse. */
+static bool is_named(const kvl_figure *figure, const char *name) {
+    bool named = strcmp(figure->x, name) == 0;
+    for (int i = 0; i < figure->n_by && !named; i++) named = strcmp(figure->by[i], name) == 0;
+    return named;
+}
+
+/* Axes in which any trials differ and that are neither x nor in `by`, in the order of preference:
+ * even where no two trials meet at one x, a line must not join them. With `keep`, each becomes part
+ * of `by`; else they are what makes the figure refuse. */
 static kvl_status settle_by(const selection *s, kvl_figure *figure, bool keep) {
-    const char *names[KVL_FIGURE_MAX_BY + 1] = {figure->x};
     char left[256] = "";
-    int n_asked = figure->n_by;
     for (size_t i = 0; i < kvl_figure_axis_count(); i++) {
         const char *name = kvl_figure_axis_at(i);
-        for (int k = 0; k < figure->n_by; k++) names[k + 1] = figure->by[k];
-        if (!kvl_figure_is_ambiguous(s->groups, s->n, names, figure->n_by + 1, name)) continue;
-        KVL_TRY(add_by(figure, name, strlen(name)));
+        if (is_named(figure, name) || !kvl_figure_differs(s->groups, s->n, name)) continue;
+        if (keep) KVL_TRY(add_by(figure, name, strlen(name)));
         size_t n = strlen(left);
         snprintf(left + n, sizeof left - n, "%s%s", n ? ", " : "", name);
     }
     if (keep || !left[0]) return KVL_OK;
-    figure->n_by = n_asked;
     return kvl_fail(KVL_ERR_INPUT,
                     "trials differ in %s too: name it with --by, or pick a value "
                     "with --where; nothing is averaged",
@@ -154,6 +156,7 @@ static void label_of(const kvl_figure *figure, const kvl_group *group, int first
     out[0] = '\0';
     for (int i = first; i < last && n < out_bytes; i++) {
         kvl_figure_phrase(group, figure->by[i], phrase, sizeof phrase);
+        if (!phrase[0]) continue;
         int wrote = snprintf(out + n, out_bytes - n, "%s%s", n ? separator : "", phrase);
         n += wrote > 0 ? (size_t)wrote : 0;
     }
@@ -227,6 +230,19 @@ static int label_order(const void *a, const void *b) {
     return strverscmp(*(char *const *)a, *(char *const *)b);
 }
 
+/* Labels shorten models, builds and hosts: two trials that then look the same are refused. */
+static kvl_status check_places(const kvl_figure *figure) {
+    for (size_t i = 1; i < figure->n_points; i++) {
+        const kvl_figure_point *p = &figure->points[i - 1], *q = p + 1;
+        if (by_place(p, q) != 0) continue;
+        return kvl_fail(KVL_ERR_INPUT,
+                        "trials %s and %s both stand at '%s' '%s', %s %s: pick one with --where",
+                        p->group->trial, q->group->trial, figure->panels[p->panel],
+                        figure->series[p->series], figure->x, figure->xs[p->x]);
+    }
+    return KVL_OK;
+}
+
 static kvl_status place_points(const selection *s, bool bootstrap, kvl_figure *figure) {
     char label[TEXT * 2];
     size_t most_rounds = 1;
@@ -264,7 +280,7 @@ static kvl_status place_points(const selection *s, bool bootstrap, kvl_figure *f
     }
     qsort(figure->points, figure->n_points, sizeof *figure->points, by_place);
     free(values);
-    return KVL_OK;
+    return check_places(figure);
 }
 
 static kvl_status check_metric(const selection *s, const kvl_figure *figure) {
@@ -281,14 +297,14 @@ static kvl_status check_metric(const selection *s, const kvl_figure *figure) {
     return kvl_fail(KVL_ERR_INPUT, "--y: %s", line);
 }
 
-/* Names that hold for all trials and tell what was measured. */
+/* Names that hold for all trials and tell what was measured; labels already say those in `by`. */
 static void set_fixed(const selection *s, kvl_figure *figure) {
     static const char *const told[] = {"attention", "allocator", "kv_dtype", "weights"};
     char phrase[TEXT * 2];
     size_t n = 0;
     for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
-        if (kvl_figure_is_ambiguous(s->groups, s->n, NULL, 0, told[i])) continue;
-        if (strcmp(figure->x, told[i]) == 0 || n >= sizeof figure->fixed) continue;
+        if (kvl_figure_differs(s->groups, s->n, told[i]) || is_named(figure, told[i])) continue;
+        if (n >= sizeof figure->fixed) continue;
         kvl_figure_axis_text(s->groups[0], told[i], phrase, sizeof phrase);
         if (!phrase[0]) continue; /* rows of other workloads lack some axes */
         kvl_figure_phrase(s->groups[0], told[i], phrase, sizeof phrase);

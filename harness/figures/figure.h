@@ -1,7 +1,8 @@
 /* A figure: which trials it shows, by which axes, and the numbers behind it.
  *
- * Law: no two trials share a place. The axes in which trials differ are each x, part of the series
- * or panel, or follow from those; anything else is refused by name, never averaged.
+ * Law: no two trials share a place. Each axis in which any two trials differ is x or part of the
+ * series or panel (a page size follows its allocator); anything else is refused by name: it is
+ * neither averaged nor joined into one line.
  */
 #ifndef KVL_HARNESS_FIGURE_H
 #define KVL_HARNESS_FIGURE_H
@@ -29,7 +30,7 @@ typedef struct kvl_figure_options {
     bool last_x;    /* keep the largest x only (the default stack) */
 } kvl_figure_options;
 
-enum { KVL_FIGURE_MAX_SERIES = 8, KVL_FIGURE_MAX_PANELS = 12, KVL_FIGURE_MAX_BY = 20 };
+enum { KVL_FIGURE_MAX_SERIES = 8, KVL_FIGURE_MAX_PANELS = 12, KVL_FIGURE_MAX_BY = 24 };
 
 typedef struct kvl_figure_point {
     const kvl_group *group;

@@ -48,6 +48,7 @@ void kvl_figure_axis_text(const kvl_group *group, const char *name, char *out, s
                   {"deterministic", "effective", "deterministic"},
                   {"text", "effective", "text"},
                   {"host", "env", "host"},
+                  {"model_digest", "effective", "model_digest"},
                   {"build", "env", "build"}};
     const json_t *row = group->rows[0];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -74,6 +75,7 @@ void kvl_figure_phrase(const kvl_group *group, const char *name, char *out, size
                  {"deterministic", "deterministic "},
                  {"text", "text "},
                  {"host", "host "},
+                 {"model_digest", "digest "},
                  {"build", "build "}};
     char text[TEXT];
     const char *word = "", *space = "";
@@ -82,7 +84,11 @@ void kvl_figure_phrase(const kvl_group *group, const char *name, char *out, size
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         if (strcmp(words[i].name, name) == 0) word = words[i].word, space = "";
     }
-    if (strcmp(name, "build") == 0 || strcmp(name, "host") == 0) text[6] = '\0';
+    out[0] = '\0';
+    if (!text[0]) return; /* rows of another workload lack some axes */
+    if (strcmp(name, "build") == 0 || strcmp(name, "host") == 0 ||
+        strcmp(name, "model_digest") == 0)
+        text[6] = '\0';
     const char *slash = strcmp(name, "model") == 0 ? strrchr(text, '/') : NULL;
     snprintf(out, out_bytes, "%s%s%s", word, space, slash && slash[1] ? slash + 1 : text);
 }
@@ -128,15 +134,22 @@ static bool is_same(const kvl_group *a, const kvl_group *b, const char *name) {
     return strcmp(x, y) == 0;
 }
 
-bool kvl_figure_is_ambiguous(const kvl_group *const *groups, size_t n, const char *const *names,
-                             int n_names, const char *name) {
-    for (size_t i = 0; i < n; i++) {
+/* A value that belongs to another axis: pages are no axis of a contiguous cache, and a digest says
+ * which file stood at a model's path. NULL for an axis of its own. */
+static const char *owner_of(const char *name) {
+    if (strcmp(name, "page_tokens") == 0) return "allocator";
+    if (strcmp(name, "model_digest") == 0) return "model";
+    return NULL;
+}
+
+bool kvl_figure_differs(const kvl_group *const *groups, size_t n, const char *name) {
+    const char *owner = owner_of(name);
+    for (size_t i = 0; i + 1 < n; i++) {
         for (size_t j = i + 1; j < n; j++) {
-            bool together = true;
-            for (int k = 0; k < n_names && together; k++)
-                together = is_same(groups[i], groups[j], names[k]);
-            if (together && !is_same(groups[i], groups[j], name)) return true;
+            bool comparable = !owner || is_same(groups[i], groups[j], owner);
+            if (comparable && !is_same(groups[i], groups[j], name)) return true;
         }
+        if (!owner) break; /* all equal the first */
     }
     return false;
 }

@@ -9,8 +9,8 @@ size_t kvl_figure_axis_count(void);
 const char *kvl_figure_axis_at(size_t index);
 bool kvl_figure_axis_is_numeric(const char *name);
 
-/* The value of an axis as a phrase: "flash", "KV bf16", "batch 4". Builds and hosts by their first
- * six digits, models by file name. */
+/* The value of an axis as a phrase: "flash", "KV bf16", "batch 4"; "" when a trial lacks it. Builds
+ * and hosts by their first six digits, models by file name. */
 void kvl_figure_phrase(const kvl_group *group, const char *name, char *out, size_t out_bytes);
 
 /* Distinct values of `name` over groups[n], sorted (numbers by value); malloc'ed texts. */
@@ -18,8 +18,8 @@ kvl_status kvl_figure_values(const kvl_group *const *groups, size_t n, const cha
                              char ***values, int *n_values);
 void kvl_figure_values_free(char **values, int n_values);
 
-/* True when two of groups[n] have equal texts in all of names[n_names] but differ in `name`. */
-bool kvl_figure_is_ambiguous(const kvl_group *const *groups, size_t n, const char *const *names,
-                             int n_names, const char *name);
+/* True when `name` takes two values or more over groups[n]. A page size or a model digest counts as
+ * part of its allocator or model: only where two trials with the same one differ. */
+bool kvl_figure_differs(const kvl_group *const *groups, size_t n, const char *name);
 
 #endif

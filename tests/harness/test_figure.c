@@ -117,6 +117,77 @@ static void differing_axes_are_never_averaged(void **state) {
     end();
 }
 
+/* Sets axes.model of the trial added last. */
+static void set_model(const char *model) {
+    size_t n = json_array_size(rows);
+    for (size_t i = n - 3; i < n; i++)
+        json_object_set_new(json_object_get(json_array_get(rows, i), "axes"), "model",
+                            json_string(model));
+}
+
+/* Two models that no x has both of must not become one line. */
+static void models_are_not_joined_over_x(void **state) {
+    (void)state;
+    kvl_figure figure;
+    kvl_figure_options options = {.x = "prompt", .by = "attention"};
+    start();
+    add_trial("flash", "paged", 512, "b", 80);
+    set_model("a/one.gguf");
+    add_trial("flash", "paged", 1024, "b", 20);
+    set_model("a/two.gguf");
+    finish();
+    assert_refused(kvl_figure_make(&groups, &options, &figure), KVL_ERR_INPUT,
+                   "trials differ in model too: name it with --by");
+    options.where = "model=a/one.gguf";
+    assert_ok(kvl_figure_make(&groups, &options, &figure));
+    assert_int_equal(figure.n_points, 1);
+    kvl_figure_free(&figure);
+    options = (kvl_figure_options){.x = "prompt"};
+    assert_ok(kvl_figure_make(&groups, &options, &figure));
+    assert_int_equal(figure.n_series, 2);
+    assert_string_equal(figure.series[0], "one.gguf");
+    assert_int_equal(figure.n_by, 1);
+    kvl_figure_free(&figure);
+    end();
+}
+
+/* Labels hold a model's file name only. */
+static void no_two_trials_share_a_place(void **state) {
+    (void)state;
+    kvl_figure figure;
+    kvl_figure_options options = {.x = "prompt"};
+    start();
+    add_trial("flash", "paged", 512, "b", 80);
+    set_model("a/one.gguf");
+    add_trial("flash", "paged", 512, "b", 20);
+    set_model("b/one.gguf");
+    finish();
+    assert_refused(kvl_figure_make(&groups, &options, &figure), KVL_ERR_INPUT, "both stand at");
+    end();
+}
+
+static void page_sizes_follow_the_allocator(void **state) {
+    (void)state;
+    kvl_figure figure;
+    kvl_figure_options options = {.x = "prompt", .by = "allocator"};
+    start();
+    add_trial("flash", "paged", 512, "b", 80);
+    add_trial("flash", "contiguous", 512, "b", 81);
+    add_trial("flash", "paged", 1024, "b", 60);
+    finish();
+    assert_ok(kvl_figure_make(&groups, &options, &figure));
+    assert_int_equal(figure.n_series, 2);
+    kvl_figure_free(&figure);
+    /* Two sizes of one allocator are an axis, though no prompt has both. */
+    size_t n = json_array_size(rows);
+    for (size_t i = n - 3; i < n; i++)
+        json_object_set_new(json_object_get(json_array_get(rows, i), "axes"), "page_tokens",
+                            json_integer(32));
+    assert_refused(kvl_figure_make(&groups, &options, &figure), KVL_ERR_INPUT,
+                   "trials differ in page_tokens too");
+    end();
+}
+
 static void wrong_names_are_answered(void **state) {
     (void)state;
     start();
@@ -218,6 +289,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(csv_holds_medians_and_extremes),
         cmocka_unit_test(differing_axes_are_never_averaged),
+        cmocka_unit_test(models_are_not_joined_over_x),
+        cmocka_unit_test(no_two_trials_share_a_place),
+        cmocka_unit_test(page_sizes_follow_the_allocator),
         cmocka_unit_test(wrong_names_are_answered),
         cmocka_unit_test(drawing_repeats_byte_for_byte),
         cmocka_unit_test(missing_gnuplot_names_the_package),
