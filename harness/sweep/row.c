@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
+#include "harness/sweep/sweep.h"
 
 struct kvl_row_file {
     int fd;
@@ -22,23 +24,50 @@ static const char *const row_members[] = {"schema",  "run",       "trial",   "ro
                                           "axes",    "effective", "outcome", "reason", "metrics",
                                           "samples", "ceilings",  "env",     "seed",   "repro"};
 
-/* NULL when `row` has every member of a row with its type; else what is wrong with it. */
-static const char *row_fault(const json_t *row) {
-    if (!json_is_object(row)) return "not a JSON object";
-    for (size_t i = 0; i < sizeof row_members / sizeof *row_members; i++) {
-        if (!json_object_get(row, row_members[i])) return row_members[i];
+enum { FAULT_BYTES = 160 };
+
+/* The values that decide how a row is read. */
+static bool has_bad_value(const json_t *row, char why[FAULT_BYTES]) {
+    json_int_t schema = json_integer_value(json_object_get(row, "schema"));
+    json_int_t round = json_integer_value(json_object_get(row, "round"));
+    const char *outcome = json_string_value(json_object_get(row, "outcome")), *name;
+    const json_t *value;
+    why[0] = '\0';
+    json_object_foreach(json_object_get(row, "metrics"), name, value) {
+        if (!json_is_number(value) && !json_is_null(value))
+            snprintf(why, FAULT_BYTES, "metrics.%.60s is neither a number nor null", name);
     }
+    if (round < 0) snprintf(why, FAULT_BYTES, "round %lld is negative", (long long)round);
+    if (kvl_outcome_find(outcome) == KVL_N_OUTCOMES)
+        snprintf(why, FAULT_BYTES, "outcome '%.60s' is not one of a row's", outcome);
+    if (schema != KVL_ROW_SCHEMA) /* the last word: another schema explains all else */
+        snprintf(why, FAULT_BYTES, "schema %lld: this kvlab reads schema %d", (long long)schema,
+                 KVL_ROW_SCHEMA);
+    return why[0] != '\0';
+}
+
+/* False when `row` has every member of a row with its type and a value that can be; else `why`. */
+static bool row_fault(const json_t *row, char why[FAULT_BYTES]) {
     static const char *const objects[] = {"axes",    "effective", "metrics",
                                           "samples", "ceilings",  "env"};
-    for (size_t i = 0; i < sizeof objects / sizeof *objects; i++) {
-        if (!json_is_object(json_object_get(row, objects[i]))) return objects[i];
-    }
     static const char *const strings[] = {"run", "trial", "workload", "outcome", "reason", "repro"};
-    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
-        if (!json_is_string(json_object_get(row, strings[i]))) return strings[i];
+    static const char *const integers[] = {"schema", "round"};
+    const char *bad = NULL;
+    if (!json_is_object(row)) {
+        snprintf(why, FAULT_BYTES, "not a JSON object");
+        return true;
     }
-    if (!json_is_integer(json_object_get(row, "schema"))) return "schema";
-    return json_is_integer(json_object_get(row, "round")) ? NULL : "round";
+    for (size_t i = sizeof integers / sizeof *integers; i-- > 0;)
+        if (!json_is_integer(json_object_get(row, integers[i]))) bad = integers[i];
+    for (size_t i = sizeof strings / sizeof *strings; i-- > 0;)
+        if (!json_is_string(json_object_get(row, strings[i]))) bad = strings[i];
+    for (size_t i = sizeof objects / sizeof *objects; i-- > 0;)
+        if (!json_is_object(json_object_get(row, objects[i]))) bad = objects[i];
+    for (size_t i = sizeof row_members / sizeof *row_members; i-- > 0;)
+        if (!json_object_get(row, row_members[i])) bad = row_members[i];
+    if (!bad) return has_bad_value(row, why);
+    snprintf(why, FAULT_BYTES, "'%s' is missing or of the wrong type", bad);
+    return true;
 }
 
 static kvl_status io_error(const char *path, const char *what) {
@@ -62,33 +91,90 @@ static kvl_status end_of_rows(const char *path, int fd, uint64_t bytes, uint64_t
     return KVL_OK;
 }
 
+static kvl_status not_rows(const char *path, const char *where, const char *fault) {
+    return kvl_fail(KVL_ERR_INPUT, "%s: %s: not a kvlab row (%s); nothing is appended to it", path,
+                    where, fault);
+}
+
 /* A file that holds something else than rows is left alone, its unfinished last line included. */
-static kvl_status check_is_rows(const char *path, int fd, uint64_t bytes, uint64_t end) {
-    char first;
-    if (bytes == 0) return KVL_OK;
-    if (pread(fd, &first, 1, 0) != 1) return io_error(path, "cannot read");
-    if (first != '{')
-        return kvl_fail(KVL_ERR_INPUT, "%s: line 1: not a kvlab row; nothing is appended to it",
-                        path);
-    if (end == 0) return KVL_OK; /* the first row of all was torn */
+static kvl_status check_first_line(const char *path, int fd) {
     json_error_t error;
+    char why[FAULT_BYTES];
     if (lseek(fd, 0, SEEK_SET) < 0) return io_error(path, "cannot read");
     json_t *row = json_loadfd(fd, JSON_DISABLE_EOF_CHECK | JSON_REJECT_DUPLICATES, &error);
-    const char *fault = row ? row_fault(row) : error.text;
-    kvl_status status =
-        fault ? kvl_fail(KVL_ERR_INPUT,
-                         "%s: line 1: not a kvlab row (%s); nothing is appended to it", path, fault)
-              : KVL_OK;
+    kvl_status status = !row                  ? not_rows(path, "line 1", error.text)
+                        : row_fault(row, why) ? not_rows(path, "line 1", why)
+                                              : KVL_OK;
     json_decref(row);
     return status;
 }
 
+/* True when `text` is the beginning of a row as append writes it. Behind other rows a few bytes
+ * that fit will do; the only line of a file must show the first two members. */
+static bool begins_as_row(const char *text, size_t bytes, bool alone) {
+    static const char head[] = "{\"schema\":", next[] = ",\"run\":\"";
+    size_t n = bytes < sizeof head - 1 ? bytes : sizeof head - 1;
+    if (memcmp(text, head, n) != 0) return false;
+    while (n < bytes && text[n] >= '0' && text[n] <= '9') n++;
+    size_t left = bytes - n;
+    if (left >= sizeof next - 1) return memcmp(text + n, next, sizeof next - 1) == 0;
+    return !alone && memcmp(text + n, next, left) == 0;
+}
+
+/* What is behind the last newline: a whole row (only its newline is missing), a torn one that may
+ * be cut, or something else that is refused. */
+static kvl_status check_tail(const char *path, int fd, uint64_t end, uint64_t bytes, bool *whole) {
+    json_error_t error;
+    char why[FAULT_BYTES];
+    size_t n = (size_t)(bytes - end);
+    char *text = malloc(n);
+    if (!text) return kvl_fail(KVL_ERR_OOM, "%s: last line: out of memory", path);
+    kvl_status status = KVL_OK;
+    if (pread(fd, text, n, (off_t)end) != (ssize_t)n) {
+        status = io_error(path, "cannot read");
+    } else if (!begins_as_row(text, n, end == 0)) {
+        status = not_rows(path, end ? "last line" : "line 1", "it begins otherwise");
+    } else {
+        json_t *row = json_loadb(text, n, JSON_REJECT_DUPLICATES, &error);
+        *whole = row != NULL;
+        if (row && row_fault(row, why)) status = not_rows(path, end ? "last line" : "line 1", why);
+        json_decref(row);
+    }
+    free(text);
+    return status;
+}
+
+/* Looks at all of a file that rows are to be appended to; changes nothing. *end is that of its last
+ * finished line; *whole: what comes behind is a row. */
+static kvl_status check_is_rows(const char *path, int fd, uint64_t bytes, uint64_t *end,
+                                bool *whole) {
+    *whole = false;
+    KVL_TRY(end_of_rows(path, fd, bytes, end));
+    if (*end) KVL_TRY(check_first_line(path, fd));
+    return *end < bytes ? check_tail(path, fd, *end, bytes, whole) : KVL_OK;
+}
+
+static kvl_status check_is_regular(const char *path, int fd, struct stat *info) {
+    if (fstat(fd, info) != 0) return io_error(path, "cannot stat");
+    if (S_ISREG(info->st_mode)) return KVL_OK;
+    return kvl_fail(KVL_ERR_IO, "%s: not a regular file; rows are kept in one", path);
+}
+
+enum { OPEN_FLAGS = O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY };
+
+/* A link that leads nowhere: its target is not created, which is rarely what was meant. */
+static kvl_status check_no_dead_link(const char *path) {
+    struct stat info;
+    if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode)) return KVL_OK;
+    return kvl_fail(KVL_ERR_IO, "%s: a symbolic link to a file that does not exist", path);
+}
+
 static kvl_status open_fd(const char *path, int *fd, bool *created) {
-    int flags = O_RDWR | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
     *created = false;
-    *fd = open(path, flags);
+    *fd = open(path, OPEN_FLAGS);
     if (*fd < 0 && errno == ENOENT) {
-        *fd = open(path, flags | O_CREAT | O_EXCL, 0644);
+        KVL_TRY(check_no_dead_link(path));
+        *fd = open(path, OPEN_FLAGS | O_CREAT | O_EXCL, 0644);
         *created = *fd >= 0;
     }
     return *fd < 0 ? io_error(path, "cannot open for appending") : KVL_OK;
@@ -107,20 +193,50 @@ static kvl_status lock(kvl_row_file *file) {
 
 static kvl_status prepare(kvl_row_file *file, uint64_t *cut_bytes) {
     struct stat info;
-    if (fstat(file->fd, &info) != 0) return io_error(file->path, "cannot stat");
-    if (!S_ISREG(info.st_mode))
-        return kvl_fail(KVL_ERR_IO, "%s: not a regular file; rows are kept in one", file->path);
+    KVL_TRY(check_is_regular(file->path, file->fd, &info));
     KVL_TRY(lock(file));
     /* Again: the size may have changed before the lock was ours. */
-    if (fstat(file->fd, &info) != 0) return io_error(file->path, "cannot stat");
-    uint64_t bytes = (uint64_t)info.st_size, end = 0;
-    KVL_TRY(end_of_rows(file->path, file->fd, bytes, &end));
-    KVL_TRY(check_is_rows(file->path, file->fd, bytes, end));
-    if (end < bytes && ftruncate(file->fd, (off_t)end) != 0)
-        return io_error(file->path, "cannot cut its torn last line");
+    KVL_TRY(check_is_regular(file->path, file->fd, &info));
+    uint64_t bytes = (uint64_t)info.st_size, end;
+    bool whole;
+    KVL_TRY(check_is_rows(file->path, file->fd, bytes, &end, &whole));
+    if (whole) {
+        if (write(file->fd, "\n", 1) != 1) return io_error(file->path, "cannot end its last line");
+        end = bytes + 1;
+    } else if (end < bytes) {
+        if (ftruncate(file->fd, (off_t)end) != 0)
+            return io_error(file->path, "cannot cut its torn last line");
+        if (cut_bytes) *cut_bytes = bytes - end;
+    }
     file->bytes = end;
-    if (cut_bytes) *cut_bytes = bytes - end;
     return KVL_OK;
+}
+
+/* The folder that a new file would be made in. */
+static kvl_status check_parent(const char *path) {
+    char *parent = strdup(path);
+    if (!parent) return kvl_fail(KVL_ERR_OOM, "out of memory");
+    char *slash = strrchr(parent, '/');
+    if (slash) slash[slash == parent] = '\0';
+    bool good = access(slash ? parent : ".", W_OK | X_OK) == 0;
+    free(parent);
+    return good ? KVL_OK : io_error(path, "cannot open for appending");
+}
+
+kvl_status kvl_row_file_check(const char *path) {
+    struct stat info;
+    uint64_t end;
+    bool whole;
+    int fd = open(path, OPEN_FLAGS);
+    if (fd < 0 && errno == ENOENT) {
+        KVL_TRY(check_no_dead_link(path));
+        return check_parent(path);
+    }
+    if (fd < 0) return io_error(path, "cannot open for appending");
+    kvl_status status = check_is_regular(path, fd, &info);
+    if (status == KVL_OK) status = check_is_rows(path, fd, (uint64_t)info.st_size, &end, &whole);
+    close(fd);
+    return status;
 }
 
 kvl_status kvl_row_file_open(const char *path, kvl_row_file **out, uint64_t *cut_bytes) {
@@ -156,9 +272,19 @@ static kvl_status take_back(kvl_row_file *file, int reason) {
     return status;
 }
 
+/* Rows written to a file that has no name any more, or another one, would be lost unnoticed. */
+static kvl_status check_in_place(const kvl_row_file *file) {
+    struct stat named, opened;
+    if (fstat(file->fd, &opened) == 0 && stat(file->path, &named) == 0 &&
+        named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
+        return KVL_OK;
+    return kvl_fail(KVL_ERR_IO, "%s: rows file was removed while running", file->path);
+}
+
 kvl_status kvl_row_file_append(kvl_row_file *file, const json_t *row) {
-    const char *fault = row_fault(row);
-    if (fault) return kvl_fail(KVL_ERR_INTERNAL, "row without a valid '%s'", fault);
+    char why[FAULT_BYTES];
+    if (row_fault(row, why)) return kvl_fail(KVL_ERR_INTERNAL, "not a row: %s", why);
+    KVL_TRY(check_in_place(file));
     char *text = json_dumps(row, JSON_COMPACT | JSON_REAL_PRECISION(9));
     if (!text) return kvl_fail(KVL_ERR_OOM, "out of memory");
     size_t length = strlen(text);
@@ -179,8 +305,8 @@ kvl_status kvl_row_file_append(kvl_row_file *file, const json_t *row) {
 
 kvl_status kvl_row_file_close(kvl_row_file *file) {
     if (!file) return KVL_OK;
-    kvl_status status = KVL_OK;
-    if (file->created && file->bytes == 0) unlink(file->path);
+    kvl_status status = check_in_place(file);
+    if (status == KVL_OK && file->created && file->bytes == 0) unlink(file->path);
     if (close(file->fd) != 0 && errno != EINTR) status = io_error(file->path, "cannot close");
     free(file->path);
     free(file);
@@ -192,19 +318,19 @@ static kvl_status load_line(const char *path, size_t line, const char *text, siz
     json_error_t error;
     json_t *row = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (!row) return kvl_fail(KVL_ERR_INPUT, "%s:%zu:%d: %s", path, line, error.column, error.text);
-    const char *fault = row_fault(row);
-    if (fault) {
+    char why[FAULT_BYTES];
+    if (row_fault(row, why)) {
         json_decref(row);
-        return kvl_fail(KVL_ERR_INPUT, "%s:%zu: not a row: '%s' is missing or of the wrong type",
-                        path, line, fault);
-    }
-    json_int_t schema = json_integer_value(json_object_get(row, "schema"));
-    if (schema != KVL_ROW_SCHEMA) {
-        json_decref(row);
-        return kvl_fail(KVL_ERR_INPUT, "%s:%zu: schema %lld: this kvlab reads schema %d", path,
-                        line, (long long)schema, KVL_ROW_SCHEMA);
+        return kvl_fail(KVL_ERR_INPUT, "%s:%zu: not a row: %s", path, line, why);
     }
     return json_array_append_new(rows, row) == 0 ? KVL_OK : kvl_fail(KVL_ERR_OOM, "out of memory");
+}
+
+static bool parses(const char *text, size_t length) {
+    json_error_t error;
+    json_t *value = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
+    json_decref(value);
+    return value != NULL;
 }
 
 kvl_status kvl_rows_load(const char *path, json_t **rows, int *n_torn) {
@@ -218,12 +344,14 @@ kvl_status kvl_rows_load(const char *path, json_t **rows, int *n_torn) {
     for (uint64_t at = 0; status == KVL_OK && at < file.bytes; line++) {
         const char *text = (const char *)file.data + at;
         const char *newline = memchr(text, '\n', file.bytes - at);
-        if (!newline) {
+        size_t length = newline ? (size_t)(newline - text) : (size_t)(file.bytes - at);
+        /* A last row whose newline alone is missing is a row. */
+        if (!newline && !parses(text, length)) {
             if (n_torn) ++*n_torn;
             break;
         }
-        status = load_line(path, line, text, (size_t)(newline - text), all);
-        at += (uint64_t)(newline - text) + 1;
+        status = load_line(path, line, text, length, all);
+        at += length + (newline != NULL);
     }
     kvl_file_close(&file);
     if (status != KVL_OK) {

@@ -132,6 +132,25 @@ static void other_files_are_left_alone(void **state) {
     put("{\"a\":1}\n{\"unfinished");
     assert_refused(kvl_row_file_open(path, &file, NULL), KVL_ERR_INPUT, "line 1: not a kvlab row");
     assert_int_equal(size_now(), 20);
+    static const char *const unfinished[] = {"{",
+                                             "{\"notes\": \"mine\"",
+                                             "{\"schema\":1}",
+                                             "{\"schema\":1,\"run\":\"x\"}",
+                                             "{\"schema\":1,\"r",
+                                             "{\"schema\":x,\"run\":\"x"};
+    for (size_t i = 0; i < sizeof unfinished / sizeof *unfinished; i++) {
+        unlink(path);
+        put(unfinished[i]);
+        assert_refused(kvl_row_file_open(path, &file, NULL), KVL_ERR_INPUT, "line 1: not a kvlab");
+        assert_refused(kvl_row_file_check(path), KVL_ERR_INPUT, "line 1: not a kvlab row");
+        assert_int_equal(size_now(), strlen(unfinished[i]));
+    }
+    unlink(path);
+    write_rows(1);
+    off_t whole = size_now();
+    put("{\"notes");
+    assert_refused(kvl_row_file_open(path, &file, NULL), KVL_ERR_INPUT, "last line: not a kvlab");
+    assert_int_equal(size_now(), whole + 7);
     unlink(path);
     assert_refused(kvl_row_file_open("/dev/full", &file, NULL), KVL_ERR_IO, "not a regular file");
     assert_refused(kvl_row_file_open(folder, &file, NULL), KVL_ERR_IO, folder);
@@ -141,6 +160,69 @@ static void other_files_are_left_alone(void **state) {
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_refused(kvl_row_file_open(path, &file, NULL), KVL_ERR_IO, "not a regular file");
     unlink(path);
+}
+
+static void last_row_without_newline_is_kept(void **state) {
+    (void)state;
+    for (int n = 1; n <= 2; n++) {
+        kvl_row_file *file;
+        uint64_t cut = 1;
+        unlink(path);
+        write_rows(n);
+        off_t whole = size_now();
+        assert_int_equal(truncate(path, whole - 1), 0);
+        check_rows((size_t)n, 0);
+        assert_ok(kvl_row_file_check(path));
+        assert_int_equal(size_now(), whole - 1);
+        assert_ok(kvl_row_file_open(path, &file, &cut));
+        assert_int_equal(cut, 0);
+        assert_int_equal(size_now(), whole);
+        append(file, n);
+        assert_ok(kvl_row_file_close(file));
+        check_rows((size_t)n + 1, 0);
+    }
+    unlink(path);
+    write_rows(1);
+    off_t whole = size_now();
+    put("{\"sch"); /* behind other rows a few bytes are a torn row, too */
+    kvl_row_file *file;
+    assert_ok(kvl_row_file_open(path, &file, NULL));
+    assert_int_equal(size_now(), whole);
+    assert_ok(kvl_row_file_close(file));
+}
+
+static void checking_creates_nothing(void **state) {
+    (void)state;
+    unlink(path);
+    assert_ok(kvl_row_file_check(path));
+    assert_int_equal(access(path, F_OK), -1);
+    assert_refused(kvl_row_file_check(folder), KVL_ERR_IO, folder);
+    assert_refused(kvl_row_file_check("/no/such/folder/x.jsonl"), KVL_ERR_IO, "/no/such/folder");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_refused(kvl_row_file_check(path), KVL_ERR_IO, "not a regular file");
+    unlink(path);
+    kvl_row_file *file;
+    assert_int_equal(symlink("/no/such/target", path), 0);
+    assert_refused(kvl_row_file_check(path), KVL_ERR_IO, "symbolic link");
+    assert_refused(kvl_row_file_open(path, &file, NULL), KVL_ERR_IO, "symbolic link");
+    unlink(path);
+}
+
+static void removed_file_is_noticed(void **state) {
+    (void)state;
+    for (int replaced = 0; replaced < 2; replaced++) {
+        kvl_row_file *file;
+        unlink(path);
+        assert_ok(kvl_row_file_open(path, &file, NULL));
+        append(file, 0);
+        unlink(path);
+        if (replaced) put("mine");
+        json_t *row = make_row(1, 1);
+        assert_refused(kvl_row_file_append(file, row), KVL_ERR_IO, "removed while running");
+        json_decref(row);
+        assert_refused(kvl_row_file_close(file), KVL_ERR_IO, "removed while running");
+        assert_int_equal(access(path, F_OK), replaced ? 0 : -1);
+    }
 }
 
 static void empty_file_is_not_left_behind(void **state) {
@@ -256,11 +338,37 @@ static void broken_rows_are_refused_with_their_line(void **state) {
     assert_refused(kvl_row_file_append(file, row), KVL_ERR_INTERNAL, "env");
     json_decref(row);
     row = make_row(0, 1);
-    json_object_set_new(row, "schema", json_integer(99));
     assert_ok(kvl_row_file_append(file, row));
     json_decref(row);
     assert_ok(kvl_row_file_close(file));
-    assert_refused(kvl_rows_load(path, &rows, NULL), KVL_ERR_INPUT, "schema 99");
+    unlink(path);
+    put("[1]\n");
+    assert_refused(kvl_rows_load(path, &rows, NULL), KVL_ERR_INPUT, "not a row: not a JSON object");
+}
+
+static void impossible_values_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *member, *value, *part;
+    } cases[] = {{"schema", "99", "schema 99"},
+                 {"schema", "1.0", "'schema'"},
+                 {"round", "-1", "round -1"},
+                 {"round", "0.5", "'round'"},
+                 {"outcome", "\"fine\"", "outcome 'fine'"},
+                 {"metrics", "{\"decode_tok_s\":\"12\"}", "metrics.decode_tok_s"},
+                 {"metrics", "{\"a\":null,\"b\":true}", "metrics.b"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *row = make_row(0, 1), *rows;
+        json_object_set_new(row, cases[i].member,
+                            json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        char *text = json_dumps(row, JSON_COMPACT);
+        unlink(path);
+        put(text);
+        put("\n");
+        assert_refused(kvl_rows_load(path, &rows, NULL), KVL_ERR_INPUT, cases[i].part);
+        free(text);
+        json_decref(row);
+    }
 }
 
 int main(void) {
@@ -268,6 +376,10 @@ int main(void) {
         cmocka_unit_test(rows_come_back),
         cmocka_unit_test(torn_line_is_cut),
         cmocka_unit_test(other_files_are_left_alone),
+        cmocka_unit_test(last_row_without_newline_is_kept),
+        cmocka_unit_test(checking_creates_nothing),
+        cmocka_unit_test(removed_file_is_noticed),
+        cmocka_unit_test(impossible_values_are_refused),
         cmocka_unit_test(empty_file_is_not_left_behind),
         cmocka_unit_test(full_disk_takes_the_row_back),
         cmocka_unit_test(second_writer_is_refused),
