@@ -2,7 +2,7 @@
  *
  * A slot holds K and V of one token in every layer of a layer group. An allocator hands slots of a
  * pool of `pool_tokens` slots to sequences, and says what must happen to memory as a list of orders
- * (copy page to page, move a tensor) that the engine runs before the next append. The caller owns
+ * (copy slots to slots) that the engine runs before the next append. The caller owns
  * the state memory: nothing is allocated after init.
  *
  * Conservation law, exact after every call (kvl_ledger):
@@ -62,6 +62,7 @@ typedef int32_t kvl_seq;
 struct kvl_allocator {
     const char *name;    /* "paged" */
     const char *summary; /* one line for `kvlab info` */
+    bool uses_pages;     /* page_tokens plays a part; without it the KV view has no page table */
 
     /* Bytes of state for `config`, or an error that names the value (page_tokens 0, overflow ...).
      */

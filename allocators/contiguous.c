@@ -223,6 +223,7 @@ static bool is_valid(const void *state, char *why, size_t why_bytes) {
 const kvl_allocator kvl_allocator_contiguous = {
     .name = "contiguous",
     .summary = "one slab of the longest length per sequence; no table, no sharing",
+    .uses_pages = false,
     .state_bytes = state_bytes,
     .init = init,
     .reserve = reserve,

@@ -524,6 +524,7 @@ static bool is_valid(const void *state, char *why, size_t why_bytes) {
 const kvl_allocator kvl_allocator_paged = {
     .name = "paged",
     .summary = "pages of any size, per-sequence tables, forks share pages, copy-on-write",
+    .uses_pages = true,
     .state_bytes = state_bytes,
     .init = init,
     .reserve = reserve,

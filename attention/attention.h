@@ -65,7 +65,8 @@ typedef struct kvl_attention {
     const char *name;    /* "flash" */
     const char *summary; /* one line for `kvlab info` */
 
-    /* Arithmetic it declares; verify derives its error bound from these. */
+    /* Arithmetic it declares: what P is rounded to (verify derives the bound of its error from it)
+     * and what sums are kept in. */
     kvl_dtype p_dtype, acc_dtype; /* f32 / f64 */
 
     /* Launches nothing. Looks at shapes, dtypes and flags only (q, o, workspace may be NULL). */

@@ -23,7 +23,7 @@ static int core_cpu(hwloc_topology_t topology, const cpu_set_t *allowed, int ind
     return -1;
 }
 
-/* Calls visit for each usable core until it returns 0; returns how many there are. */
+/* CPUs to bind to, one a usable core; returns how many there are. */
 static int usable_cores(int *cpus, int capacity) {
     cpu_set_t allowed;
     hwloc_topology_t topology;
@@ -50,23 +50,49 @@ int kvl_physical_cores(void) {
     return cores;
 }
 
+/* CPUs that this process may be scheduled on, before anything was pinned. */
+static int usable_cpus(void) {
+    cpu_set_t allowed;
+    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : MAX_THREADS;
+}
+
+/* Binds thread i of the team to cpus[i] where there is one; returns how many threads really ran. */
+static int start_team(const int *cpus, int n_cpus) {
+    int n_ran = 0;
+#pragma omp parallel num_threads(n_threads_now)
+    {
+#pragma omp single
+        n_ran = omp_get_num_threads();
+        if (omp_get_num_threads() <= n_cpus) {
+            cpu_set_t set;
+            CPU_ZERO(&set);
+            CPU_SET(cpus[omp_get_thread_num()], &set);
+            sched_setaffinity(0, sizeof set, &set); /* advice: a refusal costs speed only */
+        }
+    }
+    return n_ran;
+}
+
 kvl_status kvl_threads_set(int n_threads, int pin) {
     if (n_threads < 0 || n_threads > MAX_THREADS)
         return kvl_fail(KVL_ERR_INPUT, "threads %d: 1 to %d, or 0 for the physical cores",
                         n_threads, MAX_THREADS);
-    static int cpus[MAX_THREADS], n_cpus = -1;
-    if (n_cpus < 0) n_cpus = usable_cores(cpus, MAX_THREADS);
+    static int cpus[MAX_THREADS], n_cores = -1, n_cpus;
+    if (n_cores < 0) {
+        n_cores = usable_cores(cpus, MAX_THREADS);
+        n_cpus = usable_cpus();
+    }
+    if (pin && n_threads > n_cpus)
+        return kvl_fail(KVL_ERR_INPUT, "threads %d: this process may use %d CPUs", n_threads,
+                        n_cpus);
     n_threads_now = n_threads ? n_threads : kvl_physical_cores();
     omp_set_dynamic(0);
     omp_set_num_threads(n_threads_now);
-    if (!pin || n_cpus <= 0 || n_threads_now > n_cpus) return KVL_OK;
-#pragma omp parallel num_threads(n_threads_now)
-    {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(cpus[omp_get_thread_num()], &set);
-        sched_setaffinity(0, sizeof set, &set); /* advice: a refusal costs speed only */
-    }
+    if (!pin) return KVL_OK;
+    int n_ran = start_team(cpus, n_cores);
+    if (n_ran != n_threads_now)
+        return kvl_fail(KVL_ERR_INPUT, "threads %d: only %d started (is OMP_THREAD_LIMIT set?)",
+                        n_threads_now, n_ran);
     return KVL_OK;
 }
 

@@ -59,7 +59,9 @@ typedef struct kvl_step_item {
 
 /* Runs the step; logits of all items end to end, [sum n_logits][vocab_size] float32 host. Steps
  * with more than max_batch_tokens tokens are run in chunks. All or nothing on refusal (pool
- * exhausted, id out of range). */
+ * exhausted, id out of range): lengths and cached tokens are as before; a copy-on-write that an
+ * earlier item of the refused step caused is not undone (the fork has its own page from then on).
+ */
 kvl_status kvl_engine_step(kvl_engine *engine, const kvl_step_item *items, int32_t n_items,
                            float *logits);
 

@@ -79,7 +79,7 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
         return kvl_fail(KVL_ERR_INPUT, "max_seq_tokens %lld: model %s allows %d",
                         (long long)options->max_seq_tokens, c->name, c->max_position);
     /* Slabs have no pages, so a page size must not round the pool of contiguous up. */
-    if (strcmp(cache->allocator->name, "contiguous") == 0) cache->config.page_tokens = 1;
+    if (!cache->allocator->uses_pages) cache->config.page_tokens = 1;
     KVL_TRY(kvl_kv_cache_resolve(&cache->config));
     int32_t batch = options->max_batch_tokens;
     engine->max_batch_tokens = batch ? batch : DEFAULT_BATCH_TOKENS;

@@ -95,7 +95,7 @@ static json_t *describe(void) {
     return json_pack(
         "{s:i, s:s, s:s, s:i, s:f, s:s, s:s, s:s, s:o, s:o, s:o, s:o}", "schema_version", 1,
         "version", KVL_VERSION, "cpu", kvl_cpu_model(), "physical_cores", kvl_physical_cores(),
-        "memory_gib", memory_gib, "kernel", kernel.release, "compiler", __VERSION__, "isa",
+        "memory_gib", memory_gib, "kernel", kernel.release, "compiler", KVL_COMPILER, "isa",
         kvl_isa_name(kvl_isa_current()), "isas", describe_isas(), "devices", describe_devices(),
         "modules", describe_modules(), "models", describe_models());
 }
