@@ -31,23 +31,30 @@ static kvl_status load_ids(const kvl_safetensors *st, const char *path, const ch
     return KVL_OK;
 }
 
+/* "<prompt>.greedy_margin": without it a token that differs could not be told from a tie. */
+static kvl_status load_margin(const kvl_safetensors *st, const char *path, const char *prompt,
+                              kvl_golden_prompt *out) {
+    char name[128];
+    const kvl_st_tensor *t;
+    snprintf(name, sizeof name, "%.64s.greedy_margin", prompt);
+    KVL_TRY(kvl_verify_golden_tensor(st, path, name, KVL_F32, out->n_greedy, &t));
+    out->margin = malloc(t->bytes);
+    if (!out->margin) return kvl_fail(KVL_ERR_OOM, "%s: out of memory", path);
+    KVL_TRY(kvl_st_read_f32(t, 0, t->n_elems, out->margin));
+    for (int64_t i = 0; i < t->n_elems; i++)
+        if (isnan(out->margin[i]))
+            return kvl_fail(KVL_ERR_INPUT, "%s: tensor '%s'[%lld]: NaN is no margin", path, name,
+                            (long long)i);
+    return KVL_OK;
+}
+
 kvl_status kvl_golden_prompt_load(const kvl_safetensors *st, const char *path, const char *name,
                                   int32_t vocab_size, kvl_golden_prompt *out) {
-    char margin[128];
     memset(out, 0, sizeof *out);
     kvl_status status = load_ids(st, path, name, "ids", vocab_size, &out->ids, &out->n_ids);
     if (status == KVL_OK)
         status = load_ids(st, path, name, "greedy", vocab_size, &out->greedy, &out->n_greedy);
-    snprintf(margin, sizeof margin, "%.64s.greedy_margin", name);
-    if (status == KVL_OK && kvl_st_find(st, margin)) {
-        const kvl_st_tensor *t;
-        status = kvl_verify_golden_tensor(st, path, margin, KVL_F32, out->n_greedy, &t);
-        if (status == KVL_OK) {
-            out->margin = malloc(t->bytes);
-            status = out->margin ? kvl_st_read_f32(t, 0, t->n_elems, out->margin)
-                                 : kvl_fail(KVL_ERR_OOM, "%s: out of memory", path);
-        }
-    }
+    if (status == KVL_OK) status = load_margin(st, path, name, out);
     if (status != KVL_OK) kvl_golden_prompt_free(out);
     return status;
 }
@@ -93,7 +100,8 @@ void kvl_golden_logits(const float *got, const kvl_st_tensor *want, double bound
         memcpy(&expected, (const uint8_t *)want->data + i * 4, sizeof expected);
         double error = fabs((double)got[i] - expected);
         if (!isfinite(got[i])) result->n_nonfinite++;
-        if (!(error <= result->max_abs)) result->max_abs = error;
+        /* A NaN, ours or the golden's, stays: no later number may take its place. */
+        if (!isnan(result->max_abs) && !(error <= result->max_abs)) result->max_abs = error;
         squares += (double)expected * expected;
         errors += error * error;
     }
@@ -114,7 +122,7 @@ kvl_status kvl_golden_greedy(kvl_engine *engine, kvl_seq seq, const kvl_golden_p
             kvl_verify_failed(result, "step %lld: NaN logits", (long long)i);
             break;
         }
-        double margin = prompt->margin ? prompt->margin[i] : (double)logits[got] - logits[want];
+        double margin = prompt->margin[i];
         if (got != want && !(margin < 1e-3))
             kvl_verify_failed(result, "step %lld: token %d, golden %d (margin %.3g)", (long long)i,
                               got, want, margin);

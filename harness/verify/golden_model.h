@@ -5,11 +5,11 @@
 #include "decoder/engine.h"
 #include "harness/verify/golden.h"
 
-/* One prompt of a golden: "<name>.ids", "<name>.greedy" and, where present, "<name>.greedy_margin"
- * (an empty one means: take the margin from our own logits). */
+/* One prompt of a golden: "<name>.ids", "<name>.greedy" and "<name>.greedy_margin", the best logit
+ * minus the second best of each greedy step. */
 typedef struct kvl_golden_prompt {
     int32_t *ids, *greedy;
-    float *margin; /* [n_greedy] or NULL */
+    float *margin; /* [n_greedy], no NaN */
     int64_t n_ids, n_greedy;
 } kvl_golden_prompt;
 

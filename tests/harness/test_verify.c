@@ -464,6 +464,88 @@ static void golden_folders(void **state) {
     rmdir(dir);
 }
 
+/* A copy of the golden `llama` of which one tensor is changed by `change`. */
+typedef void (*tensor_change)(kvl_st_tensor *tensors, size_t *n);
+
+static kvl_st_tensor *named(kvl_st_tensor *tensors, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(tensors[i].name, name) == 0) return &tensors[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+/* A NaN as the first element, then numbers. */
+static void put_nan(kvl_st_tensor *t) {
+    static float copy[40 * 384];
+    assert_true(t->bytes <= sizeof copy);
+    memcpy(copy, t->data, t->bytes);
+    copy[0] = NAN;
+    t->data = copy;
+}
+
+static void nan_logits(kvl_st_tensor *tensors, size_t *n) {
+    put_nan(named(tensors, *n, "p1.logits"));
+}
+static void nan_margin(kvl_st_tensor *tensors, size_t *n) {
+    put_nan(named(tensors, *n, "p1.greedy_margin"));
+}
+static void no_ids(kvl_st_tensor *tensors, size_t *n) {
+    *named(tensors, *n, "p2.ids") = tensors[*n - 1];
+    --*n;
+}
+static void no_margin(kvl_st_tensor *tensors, size_t *n) {
+    *named(tensors, *n, "p0.greedy_margin") = tensors[*n - 1];
+    --*n;
+}
+static void turned_logits(kvl_st_tensor *tensors, size_t *n) {
+    kvl_st_tensor *t = named(tensors, *n, "p1.logits");
+    t->dims[0] = 384, t->dims[1] = 7;
+}
+static void no_change(kvl_st_tensor *tensors, size_t *n) {
+}
+
+static kvl_status changed_llama(const char *dir, tensor_change change, kvl_verify_totals *totals) {
+    char path[600];
+    kvl_safetensors *st;
+    kvl_st_tensor tensors[16];
+    kvl_verify_options options = {.attention = "reference", .filter = "/contiguous.reference/"};
+    assert_ok(kvl_st_open(KVL_SOURCE_DIR "/tests/golden/models/llama/golden.safetensors", &st));
+    size_t n = kvl_st_count(st);
+    assert_true(n <= 16);
+    for (size_t i = 0; i < n; i++) tensors[i] = *kvl_st_at(st, i);
+    change(tensors, &n);
+    snprintf(path, sizeof path, "%s/models/llama/golden.safetensors", dir);
+    assert_ok(kvl_st_write(path, tensors, n));
+    kvl_st_close(st);
+    return kvl_verify_golden(dir, &options, totals);
+}
+
+static void golden_models(void **state) {
+    static const struct {
+        tensor_change change;
+        const char *tensor;
+    } refused[] = {{no_ids, "'p2.ids'"},
+                   {no_margin, "'p0.greedy_margin'"},
+                   {nan_margin, "'p1.greedy_margin'"},
+                   {turned_logits, "'p1.logits'"}};
+    char root[] = "/tmp/kvlab_golden_XXXXXX", line[1200];
+    kvl_verify_totals totals;
+    assert_non_null(mkdtemp(root));
+    snprintf(line, sizeof line, "mkdir %s/models && cp -r %s %s/models/llama", root,
+             KVL_SOURCE_DIR "/tests/golden/models/llama", root);
+    assert_int_equal(system(line), 0);
+    assert_ok(changed_llama(root, no_change, &totals));
+    assert_int_equal(totals.failed, 0);
+    assert_int_equal(totals.passed, 6);
+    assert_ok(changed_llama(root, nan_logits, &totals));
+    assert_int_equal(totals.failed, 1);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        assert_refused(changed_llama(root, refused[i].change, &totals), KVL_ERR_INPUT,
+                       refused[i].tensor);
+    snprintf(line, sizeof line, "rm -r %s", root);
+    assert_int_equal(system(line), 0);
+}
+
 static void golden_formats(void **state) {
     kvl_verify_options options = {.filter = "golden/fp8,golden/gguf_blocks,golden/nf4"};
     kvl_verify_totals totals;
@@ -487,6 +569,7 @@ int main(void) {
         cmocka_unit_test(exit_codes),
         cmocka_unit_test(golden_folders),
         cmocka_unit_test(golden_formats),
+        cmocka_unit_test(golden_models),
     };
     if (kvl_isa_init() != KVL_OK || kvl_threads_set(0, 0) != KVL_OK) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
