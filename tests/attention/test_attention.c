@@ -24,9 +24,11 @@ static const kvl_attention *module(const char *name) {
 
 static void names(void **state) {
     const kvl_attention *found;
-    assert_int_equal(kvl_attention_count(), 4);
-    assert_null(kvl_attention_at(4));
-    for (size_t i = 0; i < 4; i++)
+    static const char *const known[] = {"reference", "eager", "sdpa", "flash"};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) module(known[i]);
+    assert_true(kvl_attention_count() >= sizeof known / sizeof *known);
+    assert_null(kvl_attention_at(kvl_attention_count()));
+    for (size_t i = 0; i < kvl_attention_count(); i++)
         assert_ptr_equal(module(kvl_attention_at(i)->name), kvl_attention_at(i));
     assert_refused(kvl_attention_find("flahs", &found), KVL_ERR_INPUT, "'flash'");
     assert_refused(kvl_attention_find("", &found), KVL_ERR_INPUT, "eager");

@@ -480,9 +480,9 @@ static void memory_and_registry(void **state) {
     char why[64];
     void *memory;
     int value = 42, back = 0;
-    assert_int_equal(kvl_device_count(), 1);
+    assert_true(kvl_device_count() >= 1);
     assert_ptr_equal(kvl_device_at(0), cpu);
-    assert_null(kvl_device_at(1));
+    assert_null(kvl_device_at(kvl_device_count()));
     assert_refused(kvl_device_find("cpuu", &device), KVL_ERR_INPUT, "did you mean 'cpu'?");
     assert_true(cpu->available(why, sizeof why));
     assert_ok(cpu->alloc(sizeof value, &memory));
