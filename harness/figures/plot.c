@@ -1,10 +1,12 @@
 #define _GNU_SOURCE
 #include "harness/figures/plot.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/buffer.h"
@@ -132,40 +134,67 @@ static kvl_status run_gnuplot(const char *gnuplot, const char *script, const cha
     return status;
 }
 
-/* gnuplot ends well even where it could not write all of an image. */
+static const char *const suffixes[] = {".csv", ".svg", ".png"};
+enum { N_FILES = sizeof suffixes / sizeof *suffixes };
+
+/* gnuplot ends well even where it could not write all of an image, or any of it. */
 static kvl_status check_written(const char *base) {
-    static const char *const suffixes[] = {".svg", ".png"};
-    static const char *const ends[] = {"</svg>", "IEND"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const ends[N_FILES] = {NULL, "</svg>", "IEND"};
+    for (int i = 1; i < N_FILES; i++) {
         char path[PATH_BYTES];
+        struct stat info;
         kvl_file file;
         snprintf(path, sizeof path, "%s%s", base, suffixes[i]);
+        if (stat(path, &info) != 0 || info.st_size == 0)
+            return kvl_fail(KVL_ERR_IO,
+                            "%s: gnuplot ended without an error but wrote nothing (disk full, or "
+                            "a gnuplot without the svg or pngcairo terminal)",
+                            path);
         KVL_TRY(kvl_file_open(path, &file));
         uint64_t tail = file.bytes < 16 ? file.bytes : 16;
         bool whole = memmem(file.data + file.bytes - tail, tail, ends[i], strlen(ends[i])) != NULL;
         kvl_file_close(&file);
-        if (!whole) {
-            unlink(path);
-            return kvl_fail(KVL_ERR_IO, "%s: cannot be written whole (disk full?)", path);
-        }
+        if (!whole) return kvl_fail(KVL_ERR_IO, "%s: cannot be written whole (disk full?)", path);
     }
     return KVL_OK;
 }
 
-kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options) {
-    static const char *const scripts[] = {[KVL_FIGURE_LINE] = "lines.gp",
-                                          [KVL_FIGURE_BARS] = "bars.gp",
-                                          [KVL_FIGURE_STACK] = "stack.gp"};
-    char gnuplot[PATH_BYTES], script[PATH_BYTES], csv_path[PATH_BYTES];
-    const char *folder = options->scripts ? options->scripts : KVL_PLOTS_DIR;
-    KVL_TRY(find_gnuplot(gnuplot, sizeof gnuplot));
-    snprintf(script, sizeof script, "%s/%s", folder, scripts[figure->kind]);
-    if (access(script, R_OK) != 0)
-        return kvl_fail(KVL_ERR_IO, "%s: the plot script is missing (--scripts DIR)", script);
-    if (strlen(options->base) > PATH_BYTES - 8)
-        return kvl_fail(KVL_ERR_INPUT, "%.40s...: the path is too long", options->base);
-    snprintf(csv_path, sizeof csv_path, "%s.csv", options->base);
+/* A folder of a figure's name is found before anything is drawn or replaced. */
+static kvl_status check_targets(const char *base) {
+    for (int i = 0; i < N_FILES; i++) {
+        char path[PATH_BYTES];
+        struct stat info;
+        snprintf(path, sizeof path, "%s%s", base, suffixes[i]);
+        if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+            return kvl_fail(KVL_ERR_IO, "%s: is there and not a file, cannot be replaced", path);
+    }
+    return KVL_OK;
+}
+
+static kvl_status rename_all(const char *from, const char *to) {
+    for (int i = 0; i < N_FILES; i++) {
+        char old[PATH_BYTES], new[PATH_BYTES];
+        snprintf(old, sizeof old, "%s%s", from, suffixes[i]);
+        snprintf(new, sizeof new, "%s%s", to, suffixes[i]);
+        if (rename(old, new) != 0)
+            return kvl_fail(KVL_ERR_IO, "%s: cannot write: %s", new, strerror(errno));
+    }
+    return KVL_OK;
+}
+
+static void remove_all(const char *base) {
+    for (int i = 0; i < N_FILES; i++) {
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%s%s", base, suffixes[i]);
+        unlink(path);
+    }
+}
+
+static kvl_status draw(const kvl_figure *figure, const kvl_plot_options *options,
+                       const char *gnuplot, const char *script) {
+    char csv_path[PATH_BYTES + 8];
     kvl_buffer csv = {0}, variables = {0};
+    snprintf(csv_path, sizeof csv_path, "%s.csv", options->base);
     kvl_status status = kvl_figure_csv(figure, &csv);
     if (status == KVL_OK) status = kvl_file_write_all(csv_path, csv.data, csv.bytes);
     if (status == KVL_OK) {
@@ -176,5 +205,28 @@ kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *opt
     if (status == KVL_OK) status = check_written(options->base);
     kvl_buffer_free(&csv);
     kvl_buffer_free(&variables);
+    return status;
+}
+
+kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options) {
+    static const char *const scripts[] = {[KVL_FIGURE_LINE] = "lines.gp",
+                                          [KVL_FIGURE_BARS] = "bars.gp",
+                                          [KVL_FIGURE_STACK] = "stack.gp"};
+    enum { SUFFIX_ROOM = 32 }; /* ".<process>.csv" and what the CSV's own temporary name adds */
+    char gnuplot[PATH_BYTES], script[PATH_BYTES], temporary[PATH_BYTES];
+    const char *folder = options->scripts ? options->scripts : KVL_PLOTS_DIR;
+    KVL_TRY(find_gnuplot(gnuplot, sizeof gnuplot));
+    snprintf(script, sizeof script, "%s/%s", folder, scripts[figure->kind]);
+    if (access(script, R_OK) != 0)
+        return kvl_fail(KVL_ERR_IO, "%s: the plot script is missing (--scripts DIR)", script);
+    if (strlen(options->base) > PATH_BYTES - SUFFIX_ROOM)
+        return kvl_fail(KVL_ERR_INPUT, "%.40s...: the path is too long", options->base);
+    KVL_TRY(check_targets(options->base));
+    snprintf(temporary, sizeof temporary, "%s.%ld", options->base, (long)getpid());
+    kvl_plot_options drawn = *options;
+    drawn.base = temporary;
+    kvl_status status = draw(figure, &drawn, gnuplot, script);
+    if (status == KVL_OK) status = rename_all(temporary, options->base);
+    if (status != KVL_OK) remove_all(temporary);
     return status;
 }

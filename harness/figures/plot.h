@@ -14,8 +14,10 @@ typedef struct kvl_plot_options {
     bool log_x;          /* logarithmic x even where the values do not double */
 } kvl_plot_options;
 
-/* Writes the three files. The same figure gives the same bytes. KVL_ERR_INPUT when gnuplot is
- * missing (names the package), KVL_ERR_IO when a file cannot be written. */
+/* Writes the three files, or none: under temporary names beside them, renamed when all are whole,
+ * so that a failure leaves what was there before. The same figure gives the same bytes.
+ * KVL_ERR_INPUT when gnuplot is missing (names the package), KVL_ERR_IO when a file cannot be
+ * written. */
 kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options);
 
 #endif

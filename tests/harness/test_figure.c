@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "tests/test.h"
 
+#include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -285,6 +287,75 @@ static void missing_gnuplot_names_the_package(void **state) {
     end();
 }
 
+/* A program named gnuplot in `folder` that runs `body` with $base set as the figure sets it. */
+static void fake_gnuplot(const char *folder, const char *body) {
+    char path[128], text[512];
+    snprintf(path, sizeof path, "%s/gnuplot", folder);
+    snprintf(text, sizeof text, "#!/bin/sh\neval \"${2%%%%;*}\"\n%s\n", body);
+    assert_ok(kvl_file_write_all(path, text, strlen(text)));
+    assert_int_equal(chmod(path, 0755), 0);
+}
+
+static int count_entries(const char *folder) {
+    DIR *dir = opendir(folder);
+    int n = 0;
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* Whatever gnuplot does, the figure that was there stays whole and nothing lies beside it. */
+static void failed_drawings_leave_nothing(void **state) {
+    (void)state;
+    static const struct {
+        const char *body, *message;
+    } cases[] = {
+        {"exit 0", "ended without an error but wrote nothing"},
+        {": >$base.svg; : >$base.png", "ended without an error but wrote nothing"},
+        {"echo '<svg></svg>' >$base.svg", "ended without an error but wrote nothing"},
+        {"echo '<svg>' >$base.svg; echo IEND >$base.png", "cannot be written whole"},
+        {"echo '<svg></svg>' >$base.svg; echo no font >&2; exit 3", "no font"},
+    };
+    char folder[] = "/tmp/kvlab-figure-XXXXXX", base[64], path[128];
+    assert_non_null(mkdtemp(folder));
+    snprintf(base, sizeof base, "%s/f", folder);
+    snprintf(path, sizeof path, "%s/f.csv", folder);
+    assert_ok(kvl_file_write_all(path, "old", 3));
+    start();
+    add_trial("flash", "paged", 512, "b", 80);
+    finish();
+    kvl_figure figure;
+    kvl_figure_options options = {0};
+    kvl_plot_options plot = {.base = base, .scripts = KVL_SOURCE_DIR "/plots"};
+    assert_ok(kvl_figure_make(&groups, &options, &figure));
+    char *old_path = strdup(getenv("PATH"));
+    setenv("PATH", folder, 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fake_gnuplot(folder, cases[i].body);
+        assert_refused(kvl_plot_figure(&figure, &plot), KVL_ERR_IO, cases[i].message);
+        assert_int_equal(count_entries(folder), 2); /* gnuplot and f.csv */
+        kvl_buffer csv = {0};
+        read_file(base, ".csv", &csv);
+        assert_int_equal(csv.bytes, 3);
+        kvl_buffer_free(&csv);
+        assert_ok(kvl_file_write_all(path, "old", 3));
+    }
+    fake_gnuplot(folder, "echo '<svg></svg>' >$base.svg; echo IEND >$base.png");
+    assert_ok(kvl_plot_figure(&figure, &plot));
+    assert_int_equal(count_entries(folder), 4);
+    setenv("PATH", old_path, 1);
+    free(old_path);
+    static const char *const names[] = {"gnuplot", "f.csv", "f.svg", "f.png"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(folder), 0);
+    kvl_figure_free(&figure);
+    end();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(csv_holds_medians_and_extremes),
@@ -295,6 +366,7 @@ int main(void) {
         cmocka_unit_test(wrong_names_are_answered),
         cmocka_unit_test(drawing_repeats_byte_for_byte),
         cmocka_unit_test(missing_gnuplot_names_the_package),
+        cmocka_unit_test(failed_drawings_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
