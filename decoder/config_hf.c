@@ -24,18 +24,23 @@ static kvl_status read_int(const char *label, const json_t *root, const char *ke
 /* The name that says which decoder this is: the one entry of "architectures". */
 static kvl_status read_family(const char *label, const json_t *root, kvl_family *out) {
     static const struct {
-        const char *name;
+        const char *name, *model_type;
         kvl_family family;
-    } known[] = {{"LlamaForCausalLM", KVL_FAMILY_LLAMA},
-                 {"MistralForCausalLM", KVL_FAMILY_MISTRAL},
-                 {"Qwen2ForCausalLM", KVL_FAMILY_QWEN2},
-                 {"Qwen3ForCausalLM", KVL_FAMILY_QWEN3}};
+    } known[] = {{"LlamaForCausalLM", "llama", KVL_FAMILY_LLAMA},
+                 {"MistralForCausalLM", "mistral", KVL_FAMILY_MISTRAL},
+                 {"Qwen2ForCausalLM", "qwen2", KVL_FAMILY_QWEN2},
+                 {"Qwen3ForCausalLM", "qwen3", KVL_FAMILY_QWEN3}};
     const json_t *list = json_object_get(root, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
     if (!name || json_array_size(list) != 1)
         return kvl_fail(KVL_ERR_INPUT, "%s: architectures: an array of one name is needed", label);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if (strcmp(name, known[i].name) != 0) continue;
+        const char *type = known[i].model_type;
+        KVL_TRY(kvl_json_string(label, root, "model_type", false, &type));
+        if (strcmp(type, known[i].model_type) != 0)
+            return kvl_fail(KVL_ERR_INPUT, "%s: model_type %.60s: architectures %s needs %s", label,
+                            type, name, known[i].model_type);
         *out = known[i].family;
         return KVL_OK;
     }
@@ -121,15 +126,74 @@ static kvl_status read_sizes(const char *label, const json_t *root, kvl_config *
     return kvl_json_bool(label, root, "tie_word_embeddings", false, &c->tie_embeddings);
 }
 
-/* One object tells the scaling: rope_parameters (Transformers 5, with rope_theta inside) or
- * rope_scaling (4; null for none). */
+/* The scaling of one object, under "rope_type" or its older name "type"; one that is not
+ * implemented is refused by name. */
+static kvl_status read_rope_kind(const char *label, const json_t *rope, const char **kind) {
+    const char *older = NULL, *newer = NULL;
+    KVL_TRY(kvl_json_string(label, rope, "type", false, &older));
+    KVL_TRY(kvl_json_string(label, rope, "rope_type", false, &newer));
+    if (older && newer && strcmp(older, newer) != 0)
+        return kvl_fail(KVL_ERR_INPUT, "%s: type %.32s contradicts rope_type %.32s", label, older,
+                        newer);
+    *kind = newer ? newer : older ? older : "default";
+    if (strcmp(*kind, "default") != 0 && strcmp(*kind, "linear") != 0 &&
+        strcmp(*kind, "llama3") != 0)
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "%s: rope_type %.32s: default, linear and llama3 are implemented", label,
+                        *kind);
+    return KVL_OK;
+}
+
+/* A number that two objects give must be the same in both. */
+static kvl_status same_number(const char *label, const char *key, const char *name_a,
+                              const json_t *a, const char *name_b, const json_t *b) {
+    double x = 0, y = 0;
+    KVL_TRY(kvl_json_number(label, a, key, false, -1e300, 1e300, &x));
+    KVL_TRY(kvl_json_number(label, b, key, false, -1e300, 1e300, &y));
+    const json_t *in_a = json_object_get(a, key), *in_b = json_object_get(b, key);
+    bool both = in_a && in_b && !json_is_null(in_a) && !json_is_null(in_b);
+    if (!both || x == y) return KVL_OK;
+    return kvl_fail(KVL_ERR_INPUT, "%s: %s%s %g contradicts %s%s %g", label, name_a, key, x, name_b,
+                    key, y);
+}
+
+/* Files that both generations of Transformers are to read hold both objects: they must agree. */
+static kvl_status check_both_ropes(const char *label, const json_t *parameters,
+                                   const json_t *scaling) {
+    static const char *const numbers[] = {"factor", "low_freq_factor", "high_freq_factor",
+                                          "original_max_position_embeddings", "rope_theta"};
+    const char *a, *b;
+    KVL_TRY(read_rope_kind(label, parameters, &a));
+    KVL_TRY(read_rope_kind(label, scaling, &b));
+    if (strcmp(a, b) != 0)
+        return kvl_fail(KVL_ERR_INPUT,
+                        "%s: rope_parameters of type %s contradict rope_scaling of type %s", label,
+                        a, b);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        KVL_TRY(same_number(label, numbers[i], "rope_parameters.", parameters, "rope_scaling.",
+                            scaling));
+    return KVL_OK;
+}
+
+/* The object that tells the scaling: rope_parameters (Transformers 5, with rope_theta inside) or
+ * rope_scaling (4). NULL: neither, or null. */
+static kvl_status find_rope(const char *label, const json_t *root, const json_t **out) {
+    static const char *const keys[] = {"rope_parameters", "rope_scaling"};
+    const json_t *found[2];
+    for (int i = 0; i < 2; i++) {
+        found[i] = json_object_get(root, keys[i]);
+        if (json_is_null(found[i])) found[i] = NULL;
+        if (found[i] && !json_is_object(found[i]))
+            return kvl_fail(KVL_ERR_INPUT, "%s: %s is not an object", label, keys[i]);
+    }
+    *out = found[0] ? found[0] : found[1];
+    return found[0] && found[1] ? check_both_ropes(label, found[0], found[1]) : KVL_OK;
+}
+
 static kvl_status read_rope(const char *label, const json_t *root, kvl_config *c) {
-    const json_t *rope = json_object_get(root, "rope_parameters");
-    if (!rope || json_is_null(rope)) rope = json_object_get(root, "rope_scaling");
-    if (rope && !json_is_null(rope) && !json_is_object(rope))
-        return kvl_fail(KVL_ERR_INPUT, "%s: rope_parameters or rope_scaling is not an object",
-                        label);
-    const char *kind = "default";
+    const json_t *rope;
+    KVL_TRY(find_rope(label, root, &rope));
+    const char *kind;
     double partial = 1.0;
     c->rope_theta = 10000.0;
     KVL_TRY(kvl_json_number(label, root, "rope_theta", false, 1.0, 1e15, &c->rope_theta));
@@ -141,14 +205,10 @@ static kvl_status read_rope(const char *label, const json_t *root, kvl_config *c
                         label, partial);
     if (json_object_get(rope, "full_attention") || json_object_get(rope, "sliding_attention"))
         return unsupported(label, "rope_parameters for each layer type");
-    KVL_TRY(kvl_json_string(label, rope, "type", false, &kind));
-    KVL_TRY(kvl_json_string(label, rope, "rope_type", false, &kind));
+    KVL_TRY(read_rope_kind(label, rope, &kind));
+    KVL_TRY(same_number(label, "rope_theta", "", root, "rope_parameters.", rope));
     c->rope_type = KVL_ROPE_DEFAULT;
     if (strcmp(kind, "default") == 0) return KVL_OK;
-    if (strcmp(kind, "linear") != 0 && strcmp(kind, "llama3") != 0)
-        return kvl_fail(KVL_ERR_UNSUPPORTED,
-                        "%s: rope_type %.32s: default, linear and llama3 are implemented", label,
-                        kind);
     KVL_TRY(kvl_json_number(label, rope, "factor", true, 1.0, 1e6, &c->rope_factor));
     c->rope_type = KVL_ROPE_LINEAR;
     if (strcmp(kind, "linear") == 0) return KVL_OK;

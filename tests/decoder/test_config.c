@@ -123,6 +123,11 @@ static void defaults_are_those_of_transformers(void **state) {
     assert_ok(config_with("{}", &c));
     assert_int_equal(c.head_dim, 16);
     assert_false(c.tie_embeddings);
+    assert_ok(config_with("{\"model_type\":\"llama\",\"rope_parameters\":{\"rope_type\":"
+                          "\"linear\",\"factor\":4,\"rope_theta\":20000},\"rope_scaling\":{"
+                          "\"type\":\"linear\",\"factor\":4.0}}",
+                          &c));
+    assert_int_equal(c.rope_type, KVL_ROPE_LINEAR);
     assert_ok(config_with("{\"num_key_value_heads\":\"remove\",\"rope_theta\":\"remove\","
                           "\"rms_norm_eps\":\"remove\",\"bos_token_id\":null,\"pad_token_id\":-1,"
                           "\"eos_token_id\":[2,7,2]}",
@@ -179,6 +184,8 @@ static void what_is_not_implemented_is_named(void **state) {
         {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4}}", "rope_type yarn"},
         {"{\"rope_scaling\":{\"rope_type\":\"dynamic\",\"factor\":4}}", "rope_type dynamic"},
         {"{\"rope_parameters\":{\"rope_type\":\"longrope\",\"rope_theta\":1e4}}", "longrope"},
+        {"{\"rope_parameters\":{\"rope_theta\":2e4},\"rope_scaling\":{\"type\":\"yarn\"}}",
+         "rope_type yarn"},
         {"{\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[1,2]}}", "mrope"},
         {"{\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}", "layer type"},
         {"{\"partial_rotary_factor\":0.5}", "partial_rotary_factor 0.5"},
@@ -237,6 +244,19 @@ static void bad_values_are_named(void **state) {
         {"{\"rope_theta\":0}", "rope_theta 0"},
         {"{\"rope_theta\":\"1e4\"}", "rope_theta \"1e4\""},
         {"{\"rope_scaling\":7}", "rope_scaling"},
+        {"{\"rope_parameters\":{},\"rope_scaling\":7}", "rope_scaling is not an object"},
+        {"{\"rope_parameters\":[]}", "rope_parameters is not an object"},
+        {"{\"rope_parameters\":{\"rope_theta\":1e4}}", "rope_parameters.rope_theta 10000"},
+        {"{\"rope_parameters\":{\"rope_type\":\"default\"},\"rope_scaling\":{\"type\":"
+         "\"linear\",\"factor\":2}}",
+         "rope_parameters of type default contradict rope_scaling of type linear"},
+        {"{\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":4},\"rope_scaling\":{"
+         "\"type\":\"linear\",\"factor\":2}}",
+         "rope_parameters.factor 4 contradicts rope_scaling.factor 2"},
+        {"{\"rope_scaling\":{\"type\":\"linear\",\"rope_type\":\"default\",\"factor\":2}}",
+         "type linear contradicts rope_type default"},
+        {"{\"model_type\":\"qwen2\"}", "model_type qwen2"},
+        {"{\"model_type\":7}", "model_type 7"},
         {"{\"rope_scaling\":{\"type\":\"linear\"}}", "factor is missing"},
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", "factor 0"},
         {"{\"rope_scaling\":{\"type\":7}}", "type 7"},
