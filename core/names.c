@@ -3,6 +3,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MAX_NAME = 64 };
 
@@ -43,8 +44,13 @@ const char *kvl_names_nearest(const char *name, const char *const *names, size_t
         int d = distance(name, names[i]);
         if (!best || d < best_distance) best = names[i], best_distance = d;
     }
-    int length = (int)strnlen(name, MAX_NAME);
-    return best && (best_distance <= 2 || best_distance <= length / 3) ? best : NULL;
+    size_t length = strnlen(name, MAX_NAME);
+    if (best && (best_distance <= 1 || best_distance <= (int)length / 3)) return best;
+    /* An abbreviation: "fp8" means the first of the fp8 names. */
+    for (size_t i = 0; i < n_names && length >= 2; i++) {
+        if (strncasecmp(name, names[i], length) == 0) return names[i];
+    }
+    return NULL;
 }
 
 void kvl_names_unknown(char *out, size_t out_bytes, const char *what, const char *name,

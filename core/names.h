@@ -8,7 +8,8 @@
 int kvl_names_find(const char *name, const char *const *names, size_t n_names);
 
 /* The entry nearest to `name` by edit distance (transpositions count one, case ignored); NULL if
- * n_names == 0 or nothing is near (distance above 2 and above a third of the length). */
+ * n_names == 0 or nothing is near (distance above 1 and above a third of the length, and `name`
+ * begins none). */
 const char *kvl_names_nearest(const char *name, const char *const *names, size_t n_names);
 
 /* Writes "unknown <what> '<name>'; did you mean '<nearest>'? (known: a, b, c)" to `out`. */

@@ -56,7 +56,12 @@ static bool is_end(const kvl_config *config, int32_t id) {
 static kvl_status pick(generation *g, bool *go_on) {
     const kvl_generate_options *options = g->options;
     int32_t id;
-    KVL_TRY(kvl_sampler_pick(g->sampler, g->logits, &id));
+    /* NaN logits of a right decoder come from the file: its weights hold NaN or overflow. */
+    kvl_status status = kvl_sampler_pick(g->sampler, g->logits, &id);
+    if (status == KVL_ERR_INTERNAL)
+        return kvl_fail(KVL_ERR_INPUT, "%s: logits hold NaN at token %lld: weights not finite?",
+                        kvl_engine_config(g->engine)->name, (long long)g->n_ids);
+    KVL_TRY(status);
     g->last_ns = kvl_now_ns();
     if (g->n_ids == 0) g->first_ns = g->last_ns;
     g->ids[g->n_ids++] = id;

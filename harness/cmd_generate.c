@@ -1,8 +1,10 @@
 /* kvlab generate: text (or ids) from a model, through the configuration that bench measures. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/file.h"
@@ -40,7 +42,7 @@ static const kvl_option options[] = {
     {"top-p", KVL_OPT_REAL, FIELD(top_p), "P", "keep the smallest set with probability P (1)", 1e-9,
      1},
     {"min-p", KVL_OPT_REAL, FIELD(min_p), "P", "drop tokens below P times the likeliest (0)", 0, 1},
-    {"repetition-penalty", KVL_OPT_REAL, FIELD(repetition_penalty), "R", "1 = off (1)", 1e-3, 1e3},
+    {"repetition-penalty", KVL_OPT_REAL, FIELD(repetition_penalty), "R", "1 = off (1)", 1e-3, 100},
     {"seed", KVL_OPT_INT, FIELD(seed), "S", "of the sampler and of synthetic weights (0)", 0, 9e18},
     {"stop", KVL_OPT_TEXT, FIELD(stop), "TEXT", "end before this text appears in the output", 0, 0},
     {"ignore-eos", KVL_OPT_FLAG, FIELD(ignore_eos), NULL, "go on past end tokens", 0, 0},
@@ -74,6 +76,28 @@ static kvl_status check_values(const values *v) {
         return kvl_fail(KVL_ERR_INPUT, "--chat needs text, --ids-in gives token ids");
     if (v->system && !v->chat) return kvl_fail(KVL_ERR_INPUT, "--system needs --chat");
     if (v->stop && !v->stop[0]) return kvl_fail(KVL_ERR_INPUT, "--stop: an empty text");
+    return KVL_OK;
+}
+
+/* --logits is opened before anything runs, and never over what the run reads. */
+static kvl_status check_logits_path(const values *v) {
+    const char *const inputs[] = {v->model, v->prompt_file, v->ids_in};
+    struct stat out, in;
+    if (!v->logits) return KVL_OK;
+    bool exists = stat(v->logits, &out) == 0;
+    for (int i = 0; exists && i < 3; i++) {
+        if (inputs[i] && stat(inputs[i], &in) == 0 && in.st_dev == out.st_dev &&
+            in.st_ino == out.st_ino)
+            return kvl_fail(KVL_ERR_INPUT, "--logits %s: is an input of this run", v->logits);
+    }
+    if (exists && !S_ISREG(out.st_mode))
+        return kvl_fail(KVL_ERR_IO, "--logits %s: not a regular file", v->logits);
+    char folder[4096];
+    snprintf(folder, sizeof folder, "%s", v->logits);
+    char *slash = strrchr(folder, '/');
+    if (slash) slash[slash == folder] = '\0';
+    if (access(slash ? folder : ".", W_OK | X_OK) != 0)
+        return kvl_fail(KVL_ERR_IO, "--logits %s: %s", v->logits, strerror(errno));
     return KVL_OK;
 }
 
@@ -262,6 +286,7 @@ static kvl_status generate(const values *v) {
     int32_t *prompt = NULL;
     int64_t n_prompt = 0;
     kvl_status status = check_values(v);
+    if (status == KVL_OK) status = check_logits_path(v);
     if (status == KVL_OK) status = kvl_threads_set((int)v->threads, 1);
     if (status == KVL_OK) status = kvl_model_open(v->model, (uint64_t)v->seed, &model);
     if (status == KVL_OK && !v->ids) status = need_tokenizer(v, model);

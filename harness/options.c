@@ -107,6 +107,7 @@ kvl_status kvl_options_parse(const kvl_command *command, int argc, char **argv, 
     *help_shown = false;
     optind = 0; /* glibc: start over, so that several parses can happen in one process */
     opterr = 0;
+    bool seen[MAX_OPTIONS] = {false};
     int code;
     /* "-": positional arguments come as option 1 of their own, in order; abbreviations stay exact.
      */
@@ -122,6 +123,11 @@ kvl_status kvl_options_parse(const kvl_command *command, int argc, char **argv, 
         } else if (code >= NEGATED) {
             *(bool *)((char *)values + command->options[code - NEGATED].offset) = false;
         } else if (code >= OPTION) {
+            /* The last of two values would win in silence. */
+            if (seen[code - OPTION] && optarg)
+                return kvl_fail(KVL_ERR_INPUT, "--%s is given twice",
+                                command->options[code - OPTION].name);
+            seen[code - OPTION] = true;
             KVL_TRY(set_value(&command->options[code - OPTION], optarg, values));
         } else {
             return unknown_option(command, &table, argv[optind - 1]);

@@ -39,6 +39,7 @@ static void nearest_names(void **state) {
     assert_string_equal(kvl_names_nearest("pagde", names, 2), "paged");
     assert_string_equal(kvl_names_nearest("CONTIGOUS", names, 2), "contiguous");
     assert_null(kvl_names_nearest("zebra", names, 2));
+    assert_string_equal(kvl_names_nearest("cont", names, 2), "contiguous");
     char line[200];
     kvl_names_unknown(line, sizeof line, "allocator", "pagd", names, 2);
     assert_string_equal(

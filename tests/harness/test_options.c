@@ -72,6 +72,7 @@ static void mistakes_are_named(void **state) {
     assert_refused(PARSE(v, "--real", "nan"), KVL_ERR_INPUT, "not a finite number");
     assert_refused(PARSE(v, "--real", "2.5"), KVL_ERR_INPUT, "must lie in 0 to 2");
     assert_refused(PARSE(v, "--text", "\xff"), KVL_ERR_INPUT, "not valid UTF-8");
+    assert_refused(PARSE(v, "--text", "a", "--text", "b"), KVL_ERR_INPUT, "--text is given twice");
     assert_refused(PARSE(v, "a", "b", "c"), KVL_ERR_INPUT, "unexpected argument 'c'");
     assert_refused(PARSE(v, "--flag=1"), KVL_ERR_INPUT, "--flag");
 }
