@@ -21,7 +21,7 @@ static const kvl_option options[] = {
     {"median", KVL_OPT_FLAG, offsetof(values, median), NULL,
      "one line a trial: medians over its rounds", 0, 0},
     {"interval", KVL_OPT_FLAG, offsetof(values, interval), NULL,
-     "with --median: <metric>_lo and <metric>_hi, 95 % bootstrap", 0, 0},
+     "with --median: <metric>_lo and <metric>_hi, 95 % bootstrap (extremes below 3 rounds)", 0, 0},
 };
 
 static kvl_status export(const values *v, const char *const *paths, int n_paths, int *code) {

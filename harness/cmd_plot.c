@@ -31,7 +31,8 @@ static const kvl_option options[] = {
     {"kind", KVL_OPT_TEXT, offsetof(values, kind), "NAME", "line, bars or stack (by the x axis)", 0,
      0},
     {"interval", KVL_OPT_TEXT, offsetof(values, interval), "NAME",
-     "error bars over rounds: minmax or bootstrap, 95 % of the median (minmax)", 0, 0},
+     "error bars over rounds: minmax or bootstrap, 95 % of the median from 3 rounds on (minmax)", 0,
+     0},
     {"out-dir", KVL_OPT_TEXT, offsetof(values, out_dir), "DIR", "folder for figures (the file's)",
      0, 0},
     {"name", KVL_OPT_TEXT, offsetof(values, name), "NAME",
@@ -54,6 +55,18 @@ static void figure_base(const values *v, const char *path, const kvl_figure *fig
              figure->y, tails[figure->kind]);
 }
 
+/* Too few rounds to resample: their extremes stand instead, which the figure cannot say itself. */
+static void warn_of_few_rounds(const kvl_figure *figure) {
+    size_t n_few = 0;
+    for (size_t i = 0; i < figure->n_points; i++)
+        n_few += figure->points[i].n_rounds > 0 && figure->points[i].n_rounds < 3;
+    if (n_few)
+        fprintf(stderr,
+                "kvlab: %s: %zu of %zu trials have fewer than 3 rounds: their bars are minimum and "
+                "maximum, not a bootstrap interval\n",
+                figure->y, n_few, figure->n_points);
+}
+
 static kvl_status draw(const values *v, const char *path, const kvl_groups *groups,
                        const kvl_figure_options *figure_options) {
     kvl_figure figure;
@@ -64,6 +77,7 @@ static kvl_status draw(const values *v, const char *path, const kvl_groups *grou
     kvl_status status = kvl_plot_figure(&figure, &plot);
     if (status == KVL_OK) {
         kvl_figure_insight(&figure, insight, sizeof insight);
+        if (figure_options->bootstrap) warn_of_few_rounds(&figure);
         printf("%s.svg %s.png %s.csv\n  %s\n", base, base, base, insight);
     }
     kvl_figure_free(&figure);
