@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -17,27 +18,23 @@ enum { MAX_TEMPLATE_BYTES = 1 << 20 };
 
 /* ---- digest ---- */
 
-/* Bytes hashed at each place, and places in between: small files whole, large ones by sample, so
- * that opening a model of any size costs the same. */
-enum { SAMPLE_BYTES = 4096, N_SAMPLES = 64, EDGE_BYTES = 65536 };
+/* Models up to WHOLE_BYTES are hashed whole; beyond, SAMPLE_BYTES of each CHUNK_BYTES, so that
+ * opening one costs no full read from disk. */
+enum { SAMPLE_BYTES = 64 << 10, CHUNK_BYTES = 1 << 20 };
+static const uint64_t WHOLE_BYTES = (uint64_t)4 << 30;
 
-static kvl_status digest_file(XXH64_state_t *hash, const char *path, uint64_t *total_bytes) {
+static kvl_status digest_file(XXH64_state_t *hash, const char *path, uint64_t sample_bytes) {
     kvl_file file;
     KVL_TRY(kvl_file_open(path, &file));
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     XXH64_update(hash, name, strlen(name) + 1);
     XXH64_update(hash, &file.bytes, sizeof file.bytes);
-    if (file.bytes <= 2 * EDGE_BYTES) {
-        XXH64_update(hash, file.data, file.bytes);
-    } else {
-        XXH64_update(hash, file.data, EDGE_BYTES);
-        uint64_t span = file.bytes - 2 * EDGE_BYTES;
-        for (uint64_t i = 0; span > SAMPLE_BYTES && i < N_SAMPLES; i++)
-            XXH64_update(hash, file.data + EDGE_BYTES + (span - SAMPLE_BYTES) / N_SAMPLES * i,
-                         SAMPLE_BYTES);
-        XXH64_update(hash, file.data + file.bytes - EDGE_BYTES, EDGE_BYTES);
+    for (uint64_t at = 0; at < file.bytes; at += CHUNK_BYTES) {
+        uint64_t left = file.bytes - at;
+        XXH64_update(hash, file.data + at, left < sample_bytes ? left : sample_bytes);
+        /* Or the whole file would count as this process's peak of resident memory. */
+        madvise((void *)(file.data + at), left < CHUNK_BYTES ? left : CHUNK_BYTES, MADV_DONTNEED);
     }
-    *total_bytes += file.bytes;
     kvl_file_close(&file);
     return KVL_OK;
 }
@@ -47,9 +44,13 @@ static kvl_status digest_files(kvl_model *model, const char *const *paths, size_
     XXH64_state_t *hash = XXH64_createState();
     if (!hash) return kvl_fail(KVL_ERR_OOM, "digest: out of memory");
     XXH64_reset(hash, 0);
+    struct stat info;
+    for (size_t i = 0; i < n_paths; i++)
+        if (stat(paths[i], &info) == 0) model->file_bytes += (uint64_t)info.st_size;
+    uint64_t sample_bytes = model->file_bytes <= WHOLE_BYTES ? CHUNK_BYTES : SAMPLE_BYTES;
     kvl_status status = KVL_OK;
     for (size_t i = 0; i < n_paths && status == KVL_OK; i++)
-        if (access(paths[i], F_OK) == 0) status = digest_file(hash, paths[i], &model->file_bytes);
+        if (access(paths[i], F_OK) == 0) status = digest_file(hash, paths[i], sample_bytes);
     snprintf(model->digest, sizeof model->digest, "%016" PRIx64, (uint64_t)XXH64_digest(hash));
     XXH64_freeState(hash);
     return status;

@@ -13,7 +13,8 @@ typedef struct kvl_model {
     kvl_tokenizer *tokenizer; /* NULL when the model has none (synthetic, bare directory) */
     char *tokenizer_why;      /* why it has none, or which refusal; NULL when there is one */
     char *chat_template;      /* template text, or NULL */
-    char digest[17]; /* 64-bit xxhash in hex: of sizes, names and sampled bytes of all files */
+    char digest[17]; /* 64-bit xxhash in hex of names, sizes and bytes of all files: all bytes up to
+                        4 GiB in sum, beyond that the first 64 KiB of each MiB */
     uint64_t file_bytes;
 } kvl_model;
 
