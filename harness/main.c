@@ -1,8 +1,11 @@
 /* kvlab: picks the command. One line a command; words of a command's name are separate arguments.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/isa.h"
 #include "core/names.h"
@@ -50,11 +53,32 @@ static int unknown_command(int argc, char **argv) {
     return kvl_exit_report(kvl_fail(KVL_ERR_INPUT, "%s", line));
 }
 
+/* A descriptor below 3 that is closed at the start would be given to the next file opened, and
+ * messages would go into it. /dev/null takes its place, the wrong way round: use is still an error.
+ */
+static bool fill_standard_descriptors(void) {
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        if (open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return false;
+    }
+    return true;
+}
+
+/* Async-signal-safe calls only. Nothing can be taken back here: the page is gone. */
+static void on_bus_error(int signal) {
+    static const char text[] = "kvlab: a mapped file shrank while it was read\n";
+    (void)signal;
+    if (write(STDERR_FILENO, text, sizeof text - 1) < 0) _exit(KVL_EXIT_INPUT);
+    _exit(KVL_EXIT_INPUT);
+}
+
 int main(int argc, char **argv) {
+    if (!fill_standard_descriptors()) return KVL_EXIT_INPUT;
     /* A reader that closes the pipe, or a file past its size limit, is an error code, not a death.
      */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
+    signal(SIGBUS, on_bus_error);
     if (argc < 2 || strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
         char *help[] = {"help", NULL};
         int code = kvl_command_help.run(&kvl_command_help, 1, help);
