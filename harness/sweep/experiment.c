@@ -195,6 +195,13 @@ static void add_quoted(kvl_buffer *out, const char *text) {
     kvl_buffer_text(out, "'");
 }
 
+/* Absolute, so that the line works from any folder; as given for what is no file (synthetic). */
+static void add_path(kvl_buffer *out, const char *path) {
+    char *full = strncmp(path, "synthetic:", 10) == 0 ? NULL : realpath(path, NULL);
+    add_quoted(out, full ? full : path);
+    free(full);
+}
+
 char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     kvl_buffer out = {0};
     kvl_buffer_printf(&out, "kvlab bench %s", workload->name);
@@ -204,6 +211,8 @@ char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
         kvl_buffer_printf(&out, " --%s ", axis->option);
         if (axis->numeric)
             kvl_buffer_printf(&out, "%lld", (long long)trial->numbers[i]);
+        else if (i == KVL_AXIS_MODEL)
+            add_path(&out, trial->names[i]);
         else
             add_quoted(&out, trial->names[i]);
     }
@@ -212,7 +221,7 @@ char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     if (workload->deterministic) kvl_buffer_text(&out, " --deterministic");
     if (workload->text) {
         kvl_buffer_text(&out, " --text ");
-        add_quoted(&out, workload->text);
+        add_path(&out, workload->text);
     }
     kvl_buffer_text(&out, " --rounds 1 --out -");
     if (!out.failed) return out.data;

@@ -135,14 +135,23 @@ static kvl_status measure(const kvl_model *model, kvl_engine *engine,
     return status;
 }
 
-static kvl_status run_trial(const kvl_trial_spec_values *spec, findings *f) {
+/* The row's digest is what the sweep saw when it began; the file may be another one by now. */
+static void compare_digest(const kvl_model *model, const char *expected, findings *f) {
+    if (!expected || strcmp(model->digest, expected) == 0) return;
+    f->outcome = "mismatch";
+    snprintf(f->reason, sizeof f->reason, "model file changed during the sweep");
+}
+
+/* `digest`: of the model as the sweep knows it, or NULL. */
+static kvl_status run_trial(const kvl_trial_spec_values *spec, const char *digest, findings *f) {
     kvl_model *model = NULL;
     kvl_engine *engine = NULL;
     uint64_t start = kvl_now_ns();
     KVL_TRY(kvl_threads_set((int)spec->threads, 1));
     KVL_TRY(kvl_model_open(spec->model, spec->seed, &model));
     double open_s = (double)(kvl_now_ns() - start) * 1e-9;
-    kvl_status status = verify(model, spec, f);
+    compare_digest(model, digest, f);
+    kvl_status status = f->outcome ? KVL_OK : verify(model, spec, f);
     if (status == KVL_OK && !f->outcome) {
         start = kvl_now_ns();
         status = load(model, spec, &engine);
@@ -159,7 +168,8 @@ kvl_status kvl_trial_run(const json_t *spec, json_t **answer) {
     findings f = {0};
     *answer = NULL;
     KVL_TRY(kvl_trial_spec_parse(spec, &values));
-    kvl_status status = run_trial(&values, &f);
+    kvl_status status =
+        run_trial(&values, json_string_value(json_object_get(spec, "model_digest")), &f);
     if (status != KVL_OK) {
         f.outcome = outcome_of(status);
         snprintf(f.reason, sizeof f.reason, "%.600s", kvl_message());
