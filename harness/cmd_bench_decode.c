@@ -9,6 +9,7 @@
 #include "harness/commands.h"
 #include "harness/exit.h"
 #include "harness/sweep/experiment.h"
+#include "harness/sweep/row.h"
 #include "harness/sweep/summary.h"
 #include "harness/sweep/sweep.h"
 #include "harness/trial/env.h"
@@ -175,8 +176,10 @@ static kvl_status bench(const values *v, int *code) {
                              .deterministic = v->deterministic};
     KVL_TRY(kvl_build_id(build_id));
     KVL_TRY(kvl_experiment_init(&experiment, &workload, v->axes));
-    kvl_status status =
-        kvl_experiment_expand(&experiment, kvl_experiment_refuse, build_id, &trials);
+    kvl_status status = KVL_OK;
+    if (v->dry_run && v->out && strcmp(v->out, "-") != 0) status = kvl_row_file_check(v->out);
+    if (status == KVL_OK)
+        status = kvl_experiment_expand(&experiment, kvl_experiment_refuse, build_id, &trials);
     if (status == KVL_OK)
         status = v->dry_run ? print_points(&experiment, &trials)
                             : sweep(v, &experiment, &trials, build_id, code);

@@ -58,6 +58,9 @@ static int fake_trial(const char *text) {
     if (strcmp(what, "crash") == 0) {
         fprintf(stderr, "first line\nlast words \xff\n");
         raise(SIGABRT); /* a signal that sanitizers leave alone */
+    } else if (strcmp(what, "remove") == 0) {
+        unlink(getenv("FAKE_ROWS"));
+        answer_outcome("ok", "", 1);
     } else if (strcmp(what, "exit7") == 0) {
         return 7;
     } else if (strcmp(what, "hang") == 0) {
@@ -98,6 +101,7 @@ static int make_folder(void **state) {
     snprintf(path, sizeof path, "%s/rows.jsonl", folder);
     snprintf(log_path, sizeof log_path, "%s/starts", folder);
     setenv("FAKE_LOG", log_path, 1);
+    setenv("FAKE_ROWS", path, 1);
     return 0;
 }
 
@@ -416,6 +420,18 @@ static void full_disk_ends_the_sweep(void **state) {
     assert_int_equal(n_starts(), 0);
 }
 
+static void removed_rows_end_the_sweep(void **state) {
+    (void)state;
+    fresh();
+    TRIALS("remove");
+    kvl_sweep_options options = make_options(3);
+    kvl_sweep_summary summary;
+    assert_refused(kvl_sweep_run(&options, &summary), KVL_ERR_IO, "removed while running");
+    kvl_sweep_summary_free(&summary);
+    assert_int_equal(n_starts(), 1);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "trial") == 0) _exit(fake_trial(argv[2]));
     const struct CMUnitTest tests[] = {
@@ -426,6 +442,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(killed_sweep_resumes),
         cmocka_unit_test(interrupt_keeps_rows_and_ends_children),
         cmocka_unit_test(full_disk_ends_the_sweep),
+        cmocka_unit_test(removed_rows_end_the_sweep),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
