@@ -183,14 +183,14 @@ static int run(const kvl_command *self, int argc, char **argv) {
 
 const kvl_command kvl_command_verify = {
     .name = "verify",
-    .summary = "compare every kernel, format and allocator with a float64 oracle",
+    .summary = "check kernels and formats with a float64 oracle, allocators with a model",
     .usage = "[--level LEVEL] [--case ID] [--attention NAME,...] [--golden DIR [--model M]] ...",
     .details = "One line a case: PASS, FAIL or SKIP, its id, the error of the row nearest to its\n"
                "bound, and that bound. An id alone reproduces its case: kvlab verify --case ID.\n"
                "\n"
                "  kvlab verify --level quick\n"
                "  kvlab verify --attention flash --kv-dtype fp8_e4m3,fp8_e5m2\n"
-               "  kvlab verify --case 'attn/flash/*/far*'\n"
+               "  kvlab verify --case 'attn/flash/*.far/*'\n"
                "  kvlab verify --golden tests/golden --model M.gguf\n"
                "\n"
                "Exit codes: 0 all passed; 1 a case failed; 2 bad input; 5 nothing selected or all\n"

@@ -258,6 +258,8 @@ kvl_status kvl_verify_golden(const char *dir, const kvl_verify_options *options,
     memset(totals, 0, sizeof *totals);
     if (stat(dir, &info) != 0 || !S_ISDIR(info.st_mode))
         return kvl_fail(KVL_ERR_INPUT, "%s: not a folder", dir);
+    if (options->model && stat(options->model, &info) != 0)
+        return kvl_fail(KVL_ERR_INPUT, "model '%s': no such file or folder", options->model);
     KVL_TRY(kvl_verify_scope_make(options, &run.scope));
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         kvl_status status = parts[i](&run);
