@@ -61,7 +61,7 @@ static contrast strongest(const kvl_figure *figure, int axis) {
     for (size_t i = 0; i < figure->n_points; i++) {
         for (size_t j = 0; j < figure->n_points; j++) {
             const kvl_figure_point *a = &figure->points[i], *b = &figure->points[j];
-            if (!(a->y > b->y) || !(b->y > 0) || !differ_in_one(figure, axis, a, b)) continue;
+            if (!(a->y >= b->y) || !(b->y > 0) || !differ_in_one(figure, axis, a, b)) continue;
             bool further = figure->x_numeric && best.high && a->x > best.high->x;
             bool nearer = figure->x_numeric && best.high && a->x < best.high->x;
             if (!best.high || further || (!nearer && a->y / b->y > best.high->y / best.low->y))
@@ -80,7 +80,7 @@ static void circumstances(const kvl_figure *figure, const kvl_figure_point *poin
     for (int i = 0; i < figure->n_by && n > 0 && (size_t)n < out_bytes; i++) {
         if (i == axis) continue;
         kvl_figure_phrase(point->group, figure->by[i], phrase, sizeof phrase);
-        n += snprintf(out + n, out_bytes - (size_t)n, ", %s", phrase);
+        if (phrase[0]) n += snprintf(out + n, out_bytes - (size_t)n, ", %s", phrase);
     }
 }
 
@@ -118,7 +118,16 @@ static void along_x(const kvl_figure *figure, char *out, size_t out_bytes) {
                  figure->xs[first->x], high, figure->xs[last->x], around);
 }
 
+/* " with flash KV bf16, batch 4 at prompt 512": all that tells a point from the others. */
+static void place_text(const kvl_figure *figure, const kvl_figure_point *p, char *out,
+                       size_t out_bytes) {
+    const char *series = figure->series[p->series], *panel = figure->panels[p->panel];
+    snprintf(out, out_bytes, "%s%s%s%s at %s %s", series[0] || panel[0] ? " with " : "", series,
+             series[0] && panel[0] ? ", " : "", panel, figure->x, figure->xs[p->x]);
+}
+
 static void stack_insight(const kvl_figure *figure, char *out, size_t out_bytes) {
+    char place[TEXT * 6];
     const kvl_figure_point *most = NULL, *least = NULL;
     for (size_t i = 0; i < figure->n_points; i++) {
         const kvl_figure_point *p = &figure->points[i];
@@ -131,18 +140,38 @@ static void stack_insight(const kvl_figure *figure, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%s: no trial ended ok", figure->y);
         return;
     }
-    int n = snprintf(out, out_bytes, "attention takes %.0f %% of %s with %s at %s %s",
-                     100 * most->part[0] / most->y, figure->y, figure->series[most->series],
-                     figure->x, figure->xs[most->x]);
-    if (most != least && n > 0 && (size_t)n < out_bytes)
-        snprintf(out + n, out_bytes - (size_t)n, ", %.0f %% with %s at %s",
-                 100 * least->part[0] / least->y, figure->series[least->series],
-                 figure->xs[least->x]);
+    place_text(figure, most, place, sizeof place);
+    int n = snprintf(out, out_bytes, "attention takes %.0f %% of %s%s",
+                     100 * most->part[0] / most->y, figure->y, place);
+    if (most == least || n < 0 || (size_t)n >= out_bytes) return;
+    place_text(figure, least, place, sizeof place);
+    snprintf(out + n, out_bytes - (size_t)n, ", %.0f %%%s", 100 * least->part[0] / least->y, place);
+}
+
+/* "flash is 3.1x eager", "flash takes 0.32x the tpot_ms of eager", or that they hardly differ. */
+static void compare(const kvl_figure *figure, contrast found, char *out, size_t out_bytes) {
+    char high[TEXT * 2], low[TEXT * 2], ratio_text[32];
+    const kvl_name *metric = kvl_name_find(figure->y);
+    double ratio = found.high->y / found.low->y;
+    kvl_figure_phrase(found.high->group, figure->by[found.axis], high, sizeof high);
+    kvl_figure_phrase(found.low->group, figure->by[found.axis], low, sizeof low);
+    if (ratio < 1.005) {
+        snprintf(out, out_bytes, "%s and %s differ by less than 0.5 %%", high, low);
+    } else if (metric && metric->better == KVL_BETTER_LOWER) {
+        snprintf(out, out_bytes, "%s takes %.2gx the %s of %s", low, 1 / ratio, figure->y, high);
+    } else {
+        /* Two digits would call 1.04 the same, and write 120 with an exponent. */
+        snprintf(ratio_text, sizeof ratio_text,
+                 ratio < 1.1  ? "%.2f"
+                 : ratio < 10 ? "%.2g"
+                              : "%.0f",
+                 ratio);
+        snprintf(out, out_bytes, "%s is %sx %s", high, ratio_text, low);
+    }
 }
 
 void kvl_figure_insight(const kvl_figure *figure, char *out, size_t out_bytes) {
-    char high[TEXT * 2], low[TEXT * 2], around[512];
-    const kvl_name *metric = kvl_name_find(figure->y);
+    char around[512], what[TEXT * 5];
     if (figure->kind == KVL_FIGURE_STACK) {
         stack_insight(figure, out, out_bytes);
         return;
@@ -153,22 +182,18 @@ void kvl_figure_insight(const kvl_figure *figure, char *out, size_t out_bytes) {
         along_x(figure, out, out_bytes);
         return;
     }
-    kvl_figure_phrase(found.high->group, figure->by[found.axis], high, sizeof high);
-    kvl_figure_phrase(found.low->group, figure->by[found.axis], low, sizeof low);
+    compare(figure, found, what, sizeof what);
     circumstances(figure, found.high, found.axis, around, sizeof around);
+    /* "takes 0.5x the ttft_ms of" has named the metric already. */
+    const char *rest = around;
+    size_t n_y = strlen(figure->y);
+    if (strstr(what, figure->y) && strncmp(around + n_y, ", ", 2) == 0) rest += n_y + 2;
     /* A ratio inside the noise is said to be one; so is one whose noise nobody measured. */
-    size_t n = strlen(around);
-    bool one_round = found.high->n_rounds < 2 || found.low->n_rounds < 2;
-    if (one_round)
-        snprintf(around + n, sizeof around - n, "; one round, noise unknown");
+    const char *noise = "";
+    if (found.high->n_rounds < 2 || found.low->n_rounds < 2)
+        noise = "; one round, noise unknown";
     else if (found.high->lo <= found.low->hi)
-        snprintf(around + n, sizeof around - n, "; within the spread of rounds");
-    const char *x = figure->xs[found.high->x];
-    if (metric && metric->better == KVL_BETTER_LOWER)
-        snprintf(out, out_bytes, "%s takes %.2gx the %s of %s at %s %s (%s)", low,
-                 found.low->y / found.high->y, figure->y, high, figure->x, x,
-                 around + strlen(figure->y) + (around[strlen(figure->y)] ? 2 : 0));
-    else
-        snprintf(out, out_bytes, "%s is %.2gx %s at %s %s (%s)", high, found.high->y / found.low->y,
-                 low, figure->x, x, around);
+        noise = "; within the spread of rounds";
+    snprintf(out, out_bytes, "%s at %s %s (%s%s)", what, figure->x, figure->xs[found.high->x], rest,
+             noise);
 }

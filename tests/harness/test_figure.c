@@ -190,6 +190,70 @@ static void page_sizes_follow_the_allocator(void **state) {
     end();
 }
 
+static void assert_insight(kvl_figure_options options, const char *expected) {
+    kvl_figure figure;
+    char line[768];
+    assert_ok(kvl_figure_make(&groups, &options, &figure));
+    kvl_figure_insight(&figure, line, sizeof line);
+    assert_string_equal(line, expected);
+    kvl_figure_free(&figure);
+}
+
+/* Medians are 1000, 960 and 959, each with -1 and +1.5 around it. */
+static void insights_are_honest_about_small_ratios(void **state) {
+    (void)state;
+    start();
+    add_trial("flash", "paged", 512, "b", 1000);
+    add_trial("eager", "paged", 512, "b", 960);
+    add_trial("sdpa", "contiguous", 512, "b", 960);
+    add_trial("eager", "contiguous", 512, "b", 959);
+    add_trial("flash", "slow", 512, "b", 1000);
+    add_trial("eager", "slow", 512, "b", 8);
+    finish();
+    assert_insight((kvl_figure_options){.x = "prompt", .where = "allocator=paged"},
+                   "flash is 1.04x eager at prompt 512 (decode_tok_s, paged, weights bf16)");
+    assert_insight((kvl_figure_options){.x = "prompt", .where = "allocator=contiguous"},
+                   "sdpa and eager differ by less than 0.5 % at prompt 512 (decode_tok_s, "
+                   "contiguous, weights bf16; within the spread of rounds)");
+    assert_insight((kvl_figure_options){.x = "prompt", .where = "allocator=slow"},
+                   "flash is 125x eager at prompt 512 (decode_tok_s, slow, weights bf16)");
+    assert_insight((kvl_figure_options){.x = "prompt", .y = "tpot_ms", .where = "allocator=paged"},
+                   "flash takes 0.96x the tpot_ms of eager at prompt 512 (paged, weights bf16)");
+    /* A name that is in `by` and does not vary is told once. */
+    assert_insight((kvl_figure_options){.x = "prompt",
+                                        .by = "attention,allocator",
+                                        .where = "allocator=paged"},
+                   "flash is 1.04x eager at prompt 512 (decode_tok_s, weights bf16, paged)");
+    end();
+}
+
+/* Shares of attention of the trial added last. */
+static void set_attention_share(double share) {
+    size_t n = json_array_size(rows);
+    for (size_t i = n - 3; i < n; i++)
+        json_object_set_new(json_object_get(json_array_get(rows, i), "metrics"), "attention_share",
+                            json_real(share));
+}
+
+static void stack_insights_tell_points_apart(void **state) {
+    (void)state;
+    static const char *const kernels[] = {"a", "b", "c", "d"}, *const caches[] = {"paged", "plain"};
+    start();
+    for (int k = 0; k < 4; k++) {
+        for (int c = 0; c < 2; c++) {
+            add_trial(kernels[k], caches[c], 512, "b", 50);
+            set_attention_share(k ? 0.3 : c ? 0.1 : 0.6);
+        }
+    }
+    finish();
+    kvl_figure_options options = {.x = "prompt", .y = "tpot_ms", .kind = KVL_FIGURE_STACK};
+    assert_insight(options, "attention takes 60 % of tpot_ms with a, paged at prompt 512, "
+                            "10 % with a, plain at prompt 512");
+    options.where = "attention=a,allocator=paged";
+    assert_insight(options, "attention takes 60 % of tpot_ms at prompt 512");
+    end();
+}
+
 static void wrong_names_are_answered(void **state) {
     (void)state;
     start();
@@ -363,6 +427,8 @@ int main(void) {
         cmocka_unit_test(models_are_not_joined_over_x),
         cmocka_unit_test(no_two_trials_share_a_place),
         cmocka_unit_test(page_sizes_follow_the_allocator),
+        cmocka_unit_test(insights_are_honest_about_small_ratios),
+        cmocka_unit_test(stack_insights_tell_points_apart),
         cmocka_unit_test(wrong_names_are_answered),
         cmocka_unit_test(drawing_repeats_byte_for_byte),
         cmocka_unit_test(missing_gnuplot_names_the_package),
