@@ -360,6 +360,10 @@ static void every_module_verifies_a_configuration(void **state) {
     assert_ok(kvl_verify_attention_config("flash", KVL_BF16, KVL_BF16, 1, 1, 320, 0, 0, &result));
     assert_int_equal(result.state, KVL_VERIFY_SKIP);
     assert_true(strstr(result.reason, "320") != NULL);
+    assert_ok(
+        kvl_verify_attention_config("flash", KVL_BF16, KVL_BF16, 9, 3, 64, 1000000, 0, &result));
+    assert_int_equal(result.state, KVL_VERIFY_PASS);
+    assert_true(strstr(result.id, "page512") != NULL && result.ms < 2000);
     assert_refused(
         kvl_verify_attention_config("flahs", KVL_BF16, KVL_BF16, 1, 1, 64, 0, 0, &result),
         KVL_ERR_INPUT, "flash");
@@ -399,6 +403,14 @@ static void exit_codes(void **state) {
     assert_int_equal(command("--level", "quik", NULL, NULL), KVL_EXIT_INPUT);
     assert_int_equal(command("--golden", "/nowhere", NULL, NULL), KVL_EXIT_INPUT);
     assert_int_equal(command("--list", "--filter", "kv/", NULL), KVL_EXIT_OK);
+    static const char one[] =
+        "attn/flash/scalar/f16kv.bf16q/hd48.h6:2/page7.shuf/3q41/causal.w9/seed77/normal";
+    static const char *const others[][2] = {
+        {"--isa", "avx2"}, {"--kv-dtype", "f32"}, {"--attention", "sdpa"}, {"--filter", "zzz"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(command("--case", one, others[i][0], others[i][1]), KVL_EXIT_NOTHING);
+    assert_int_equal(command("--case", one, "--isa", "scalar"), KVL_EXIT_OK);
+    assert_int_equal(command("--golden", "/tmp", "--model", "/nowhere"), KVL_EXIT_INPUT);
 }
 
 /* ---- golden folders ---------------------------------------------------------------------------
