@@ -191,7 +191,7 @@ static kvl_status find_rope(const char *label, const json_t *root, const json_t 
 }
 
 static kvl_status read_rope(const char *label, const json_t *root, kvl_config *c) {
-    const json_t *rope;
+    const json_t *rope = NULL;
     KVL_TRY(find_rope(label, root, &rope));
     const char *kind;
     double partial = 1.0;
