@@ -77,9 +77,11 @@ kvl_status kvl_verify_problem_create(int32_t n_seqs, const int32_t *q_lens, cons
         p->kv_start[s + 1] = p->kv_start[s] + kv_lens[s];
     }
     if (n_q > 1 << 24 || (ok && !sizes_fit(p))) {
+        int64_t n_kv = p->kv_start[n_seqs];
         kvl_verify_problem_free(p);
-        return kvl_fail(KVL_ERR_INPUT, "case of %lld query tokens: too large to check",
-                        (long long)n_q);
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "%lld query tokens on %lld keys are too much to check in float64",
+                        (long long)n_q, (long long)n_kv);
     }
     if (!ok || !allocate(p, sinks, scaled)) {
         kvl_verify_problem_free(p);
