@@ -4,6 +4,8 @@
 #include <hwloc.h>
 #include <omp.h>
 #include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
 
 static int n_threads_now = 1;
 
@@ -23,50 +25,59 @@ static int core_cpu(hwloc_topology_t topology, const cpu_set_t *allowed, int ind
     return -1;
 }
 
-/* CPUs to bind to, one a usable core; returns how many there are. */
-static int usable_cores(int *cpus, int capacity) {
-    cpu_set_t allowed;
-    hwloc_topology_t topology;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;
-    if (hwloc_topology_init(&topology) != 0) return 0;
-    int n = 0;
-    if (hwloc_topology_load(topology) == 0) {
-        while (n < capacity && (cpus[n] = core_cpu(topology, &allowed, n)) >= 0) n++;
-    }
-    hwloc_topology_destroy(topology);
-    return n;
-}
-
 enum { MAX_THREADS = 1024 };
 
-int kvl_physical_cores(void) {
-    /* Asked once: pinning narrows the affinity that a later question would see. */
-    static int cores;
-    static int cpus[MAX_THREADS];
-    if (!cores) {
-        int n = usable_cores(cpus, MAX_THREADS);
-        cores = n > 0 ? n : 1;
+/* What this process may use, asked once: pinning narrows the affinity that a later question sees.
+ */
+static struct {
+    bool known;
+    int cpus[MAX_THREADS]; /* the CPU to bind to on each usable core */
+    int n_cores, n_cpus;
+} machine;
+
+/* Where the system hides its topology (a bare chroot), every CPU counts as a core. */
+static void cpus_as_cores(const cpu_set_t *allowed) {
+    for (int cpu = 0; cpu < CPU_SETSIZE && machine.n_cores < MAX_THREADS; cpu++) {
+        if (CPU_ISSET(cpu, allowed)) machine.cpus[machine.n_cores++] = cpu;
     }
-    return cores;
 }
 
-/* CPUs that this process may be scheduled on, before anything was pinned. */
-static int usable_cpus(void) {
+static void look_at_machine(void) {
     cpu_set_t allowed;
-    return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : MAX_THREADS;
+    hwloc_topology_t topology;
+    if (machine.known) return;
+    machine.known = true;
+    machine.n_cpus = MAX_THREADS;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+    machine.n_cpus = CPU_COUNT(&allowed);
+    setenv("HWLOC_HIDE_ERRORS", "2", 0); /* the fallback below answers for it */
+    if (hwloc_topology_init(&topology) == 0) {
+        int n = 0;
+        if (hwloc_topology_load(topology) == 0) {
+            while (n < MAX_THREADS && (machine.cpus[n] = core_cpu(topology, &allowed, n)) >= 0) n++;
+        }
+        machine.n_cores = n;
+        hwloc_topology_destroy(topology);
+    }
+    if (machine.n_cores == 0) cpus_as_cores(&allowed);
 }
 
-/* Binds thread i of the team to cpus[i] where there is one; returns how many threads really ran. */
-static int start_team(const int *cpus, int n_cpus) {
+int kvl_physical_cores(void) {
+    look_at_machine();
+    return machine.n_cores > 0 ? machine.n_cores : 1;
+}
+
+/* Binds thread i of the team to core i where each has one; returns how many threads really ran. */
+static int start_team(void) {
     int n_ran = 0;
 #pragma omp parallel num_threads(n_threads_now)
     {
 #pragma omp single
         n_ran = omp_get_num_threads();
-        if (omp_get_num_threads() <= n_cpus) {
+        if (omp_get_num_threads() <= machine.n_cores) {
             cpu_set_t set;
             CPU_ZERO(&set);
-            CPU_SET(cpus[omp_get_thread_num()], &set);
+            CPU_SET(machine.cpus[omp_get_thread_num()], &set);
             sched_setaffinity(0, sizeof set, &set); /* advice: a refusal costs speed only */
         }
     }
@@ -77,19 +88,15 @@ kvl_status kvl_threads_set(int n_threads, int pin) {
     if (n_threads < 0 || n_threads > MAX_THREADS)
         return kvl_fail(KVL_ERR_INPUT, "threads %d: 1 to %d, or 0 for the physical cores",
                         n_threads, MAX_THREADS);
-    static int cpus[MAX_THREADS], n_cores = -1, n_cpus;
-    if (n_cores < 0) {
-        n_cores = usable_cores(cpus, MAX_THREADS);
-        n_cpus = usable_cpus();
-    }
-    if (pin && n_threads > n_cpus)
+    look_at_machine();
+    if (pin && n_threads > machine.n_cpus)
         return kvl_fail(KVL_ERR_INPUT, "threads %d: this process may use %d CPUs", n_threads,
-                        n_cpus);
+                        machine.n_cpus);
     n_threads_now = n_threads ? n_threads : kvl_physical_cores();
     omp_set_dynamic(0);
     omp_set_num_threads(n_threads_now);
     if (!pin) return KVL_OK;
-    int n_ran = start_team(cpus, n_cores);
+    int n_ran = start_team();
     if (n_ran != n_threads_now)
         return kvl_fail(KVL_ERR_INPUT, "threads %d: only %d started (is OMP_THREAD_LIMIT set?)",
                         n_threads_now, n_ran);
