@@ -6,6 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "allocators/allocator.h"
 #include "core/buffer.h"
 #include "core/checked.h"
 #include "core/dtype.h"
@@ -73,7 +74,9 @@ static kvl_status set_key(const kvl_workload *workload, const char *build_id, kv
 
 /* What plays no part in a point is set to 0, so that equal trials have equal keys. */
 static void normalise(kvl_trial *trial) {
-    if (strcmp(trial->names[KVL_AXIS_ALLOCATOR], "contiguous") == 0)
+    const kvl_allocator *allocator;
+    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
+        !allocator->uses_pages)
         trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
     if (trial->numbers[KVL_AXIS_CONTEXT] > 0) trial->numbers[KVL_AXIS_PROMPT] = 0;
 }
