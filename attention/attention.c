@@ -50,6 +50,9 @@ static kvl_status check_flags(const kvl_attention_args *args) {
                         args->window);
     if (args->n_threads < 1 || args->n_threads > 1024)
         return kvl_fail(KVL_ERR_INPUT, "attention: n_threads %d: 1 to 1024", args->n_threads);
+    if (args->worker && args->worker->n != args->n_threads)
+        return kvl_fail(KVL_ERR_INPUT, "attention: n_threads %d, but the team has %d workers",
+                        args->n_threads, args->worker->n);
     return KVL_OK;
 }
 
@@ -86,7 +89,7 @@ static kvl_status check_workspace(const kvl_attention *module, const kvl_attenti
     return KVL_OK;
 }
 
-kvl_status kvl_attention_run(const kvl_attention *module, const kvl_attention_args *args) {
+kvl_status kvl_attention_check(const kvl_attention *module, const kvl_attention_args *args) {
     KVL_TRY(kvl_kv_view_check(args->kv));
     KVL_TRY(check_heads(args));
     KVL_TRY(check_queries(args));
@@ -95,9 +98,17 @@ kvl_status kvl_attention_run(const kvl_attention *module, const kvl_attention_ar
     kvl_attention_choice choice;
     module->supports(args, &choice);
     if (!choice.supported) return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", choice.reason);
-    KVL_TRY(check_workspace(module, args));
+    return check_workspace(module, args);
+}
+
+kvl_status kvl_attention_part(const kvl_attention *module, const kvl_attention_args *args) {
     if (args->q_start[args->kv->n_seqs] == 0) return KVL_OK;
     return module->run_cpu(args);
+}
+
+kvl_status kvl_attention_run(const kvl_attention *module, const kvl_attention_args *args) {
+    KVL_TRY(kvl_attention_check(module, args));
+    return kvl_attention_part(module, args);
 }
 
 /* Pairs (query token, key) that are seen, and the keys that some query sees. */

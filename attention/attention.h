@@ -26,6 +26,7 @@
 
 #include "core/isa.h"
 #include "core/kv_view.h"
+#include "core/team.h"
 #include "core/work.h"
 
 typedef struct kvl_attention_args {
@@ -49,24 +50,28 @@ typedef struct kvl_attention_args {
     const float *sinks; /* host [n_q_heads], or NULL */
 
     int32_t n_threads; /* >= 1 */
-    void *workspace;   /* 64-byte aligned, at least workspace_bytes(args) */
+    /* NULL: the call opens a region of n_threads. Else every worker of the team (n_threads of them)
+     * calls with equal arguments and the same workspace; O is complete after the next barrier. */
+    kvl_worker *worker;
+    void *workspace; /* 64-byte aligned, at least workspace_bytes(args) */
     uint64_t workspace_bytes;
 } kvl_attention_args;
 
 /* Why a module cannot do `args`, or what it would really run. */
 typedef struct kvl_attention_choice {
     bool supported;
-    char kernel[48];  /* effective kernel, e.g. "flash" for sdpa that dispatched to it */
-    kvl_isa isa;      /* variant that would run */
-    char reason[160]; /* why unsupported, or why this kernel was picked; "" when nothing to say */
+    char kernel[48];   /* effective kernel, e.g. "flash" for sdpa that dispatched to it */
+    kvl_isa isa;       /* variant that would run */
+    kvl_dtype p_dtype; /* what that variant rounds P to */
+    char reason[160];  /* why unsupported, or why this kernel was picked; "" when nothing to say */
 } kvl_attention_choice;
 
 typedef struct kvl_attention {
     const char *name;    /* "flash" */
     const char *summary; /* one line for `kvlab info` */
 
-    /* Arithmetic it declares: what P is rounded to (verify derives the bound of its error from it)
-     * and what sums are kept in. */
+    /* Arithmetic it declares: what P is rounded to at most (a variant may say better in its choice;
+     * verify derives the bound of its error from that) and what sums are kept in. */
     kvl_dtype p_dtype, acc_dtype; /* f32 / f64 */
 
     /* Launches nothing. Looks at shapes, dtypes and flags only (q, o, workspace may be NULL). */
@@ -87,6 +92,12 @@ kvl_status kvl_attention_find(const char *name,
  * KVL_ERR_UNSUPPORTED with the reason. q_len > kv_len is allowed: the queries before key 0 see no
  * key when causal (q_len 1, kv_len 0 is such a row). */
 kvl_status kvl_attention_run(const kvl_attention *module, const kvl_attention_args *args);
+
+/* kvl_attention_run in two steps, for a caller that runs many layers of one shape: the checks once
+ * (they need no worker), then the call, unchecked, per layer and worker. Between them only pool
+ * pointers may change. Uses barriers of args->worker inside. */
+kvl_status kvl_attention_check(const kvl_attention *module, const kvl_attention_args *args);
+kvl_status kvl_attention_part(const kvl_attention *module, const kvl_attention_args *args);
 
 /* Unique bytes and flops of a call: K and V bytes that some query sees read once, Q read, O
  * written; 4 * head_dim flops per visible (query, key, head) pair. */

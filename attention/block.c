@@ -49,7 +49,7 @@ static bool is_activation(kvl_dtype dtype) {
 
 void kvl_attention_supports(const kvl_attention_args *args, const char *kernel, kvl_isa isa,
                             int32_t head_dim_max, kvl_attention_choice *choice) {
-    *choice = (kvl_attention_choice){.supported = false, .isa = isa};
+    *choice = (kvl_attention_choice){.supported = false, .isa = isa, .p_dtype = KVL_F32};
     snprintf(choice->kernel, sizeof choice->kernel, "%s", kernel);
     if (args->kv->head_dim < 1 || args->kv->head_dim > head_dim_max) {
         snprintf(choice->reason, sizeof choice->reason, "head_dim %d: %s handles 1 to %d",

@@ -67,6 +67,11 @@ int kvl_physical_cores(void) {
     return machine.n_cores > 0 ? machine.n_cores : 1;
 }
 
+int kvl_usable_cpus(void) {
+    look_at_machine();
+    return machine.n_cpus > 0 ? machine.n_cpus : 1;
+}
+
 /* Binds thread i of the team to core i where each has one; returns how many threads really ran. */
 static int start_team(void) {
     int n_ran = 0;

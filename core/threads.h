@@ -1,5 +1,5 @@
-/* One thread pool, OpenMP's. Kernels take n_threads from here and open `#pragma omp parallel
- * num_threads(kvl_threads())`; results never depend on the count. */
+/* One thread pool, OpenMP's. An operation runs on kvl_threads() threads, inside one parallel region
+ * of its own or as the share of a worker (core/team.h); results never depend on the count. */
 #ifndef KVL_CORE_THREADS_H
 #define KVL_CORE_THREADS_H
 
@@ -7,6 +7,9 @@
 
 /* Physical cores this process may run on (affinity respected), by hwloc; at least 1. */
 int kvl_physical_cores(void);
+
+/* CPUs (hardware threads) this process may use; at least 1. */
+int kvl_usable_cpus(void);
 
 /* Sets the count (1 to 1024; 0 = physical cores). With `pin`, for measurements: more threads than
  * CPUs are refused, as is a team smaller than asked for, and up to one thread a core is bound to

@@ -20,6 +20,7 @@
 
 #include "core/dtype.h"
 #include "core/status.h"
+#include "core/team.h"
 #include "core/work.h"
 
 typedef struct kvl_linear kvl_linear; /* opaque: packed weights, bias, shape, format */
@@ -58,6 +59,26 @@ void kvl_linear_destroy(kvl_linear *layer);
  * Uses kvl_threads(). `accumulate`: y += instead of y =. */
 kvl_status kvl_linear_run(const kvl_linear *layer, const float *x, int64_t x_stride, int64_t n_rows,
                           float *y, int64_t y_stride, bool accumulate);
+
+/* One product, as every worker of a team calls it. */
+typedef struct kvl_linear_call {
+    const float *x; /* [n_rows][x_stride] */
+    int64_t x_stride, n_rows;
+    float *y; /* [n_rows][y_stride] */
+    int64_t y_stride;
+    bool accumulate;
+    void *workspace; /* shared by the team, 64-byte aligned, at least kvl_linear_workspace_bytes */
+    uint64_t workspace_bytes;
+} kvl_linear_call;
+
+/* Scratch that kvl_linear_part needs for up to n_rows rows and n_workers workers; UINT64_MAX when
+ * that overflows. */
+uint64_t kvl_linear_workspace_bytes(const kvl_linear *layer, int64_t n_rows, int n_workers);
+
+/* kvl_linear_run's share of one worker. x must be complete before; y is after the next barrier of
+ * the team. Uses barriers inside; opens no region. */
+kvl_status kvl_linear_part(const kvl_linear *layer, const kvl_linear_call *call,
+                           kvl_worker *worker);
 
 /* Decodes row `row` of W to float32 [n_in] (what the stored bits mean). For tied embeddings. */
 void kvl_linear_get_row(const kvl_linear *layer, int64_t row, float *out);

@@ -35,6 +35,21 @@ typedef struct kvl_stream_job {
     kvl_linear_sink sink;
 } kvl_stream_job;
 
+/* Many rows on the CPU's bf16 matrix instructions (AVX512_BF16, AMX). x is bf16
+ * [n_rows][x_stride], x_stride a multiple of 32 at least n_in, zeros from n_in on; rows from n_rows
+ * up to a multiple of 32 exist and are zeros. A row's sums do not depend on the rows beside it, but
+ * their order is the hardware's: not that of `tile`. */
+typedef struct kvl_matrix_job {
+    const uint8_t *panels; /* panel 0 of the layer */
+    uint64_t panel_bytes;
+    int64_t first_panel, end_panel;
+    const uint16_t *x;
+    int64_t x_stride;
+    int64_t n_rows, n_in;
+    kvl_linear_sink sink;
+    uint8_t *scratch; /* matrix_scratch_bytes of this worker's own, 64-byte aligned */
+} kvl_matrix_job;
+
 typedef struct kvl_weight_codec {
     kvl_weight_format format; /* the public face */
     int panel;                /* output rows of a panel */
@@ -54,6 +69,12 @@ typedef struct kvl_weight_codec {
     /* Widens in registers instead of through scratch; NULL when the format has no such kernel. Sums
      * in the order of kvl_linear_isa.tile, so the bits are the same. */
     void (*stream)(const kvl_stream_job *job);
+    /* Takes products of matrix_rows rows or more when x is bf16 and the caller did not ask for
+     * determinism; NULL when the format or the instruction set has none. */
+    void (*matrix)(const kvl_matrix_job *job);
+    const char *matrix_kernel; /* "matrix/amx" */
+    int matrix_rows;
+    uint64_t matrix_scratch_bytes;
 } kvl_weight_codec;
 
 /* sums[n_rows][panel] = (resume ? sums : 0) + x[n_rows][x_stride] weights[n_k][panel], added in the

@@ -10,20 +10,28 @@
 
 /* Limits keep products of sizes far from 2^63; what a model allows is checked per point. */
 static const kvl_axis axes[KVL_N_AXES] = {
-    [KVL_AXIS_MODEL] = {"model", "model", false, 0, 0},
-    [KVL_AXIS_ALLOCATOR] = {"allocator", "allocator", false, 0, 0},
-    [KVL_AXIS_ATTENTION] = {"attention", "attention", false, 0, 0},
-    [KVL_AXIS_KV_DTYPE] = {"kv_dtype", "kv-dtype", false, 0, 0},
-    [KVL_AXIS_WEIGHTS] = {"weights", "weights", false, 0, 0},
-    [KVL_AXIS_COMPUTE_DTYPE] = {"compute_dtype", "compute-dtype", false, 0, 0},
-    [KVL_AXIS_PROMPT] = {"prompt", "prompt", true, 1, 1 << 30},
-    [KVL_AXIS_OUTPUT] = {"output", "output", true, 1, 1 << 30},
-    [KVL_AXIS_CONTEXT] = {"context", "context", true, 1, 1 << 30},
-    [KVL_AXIS_BATCH] = {"batch", "batch", true, 1, 65536},
-    [KVL_AXIS_PAGE_TOKENS] = {"page_tokens", "page-tokens", true, 1, 1 << 30},
-    [KVL_AXIS_THREADS] = {"threads", "threads", true, 1, 1024},
-    [KVL_AXIS_ISA] = {"isa", "isa", false, 0, 0},
-    [KVL_AXIS_DEVICE] = {"device", "device", false, 0, 0},
+    [KVL_AXIS_MODEL] = {"model", "model", false, 0, 0, NULL},
+    [KVL_AXIS_ALLOCATOR] = {"allocator", "allocator", false, 0, 0, NULL},
+    [KVL_AXIS_ATTENTION] = {"attention", "attention", false, 0, 0, NULL},
+    [KVL_AXIS_KV_DTYPE] = {"kv_dtype", "kv-dtype", false, 0, 0, NULL},
+    [KVL_AXIS_WEIGHTS] = {"weights", "weights", false, 0, 0, NULL},
+    [KVL_AXIS_COMPUTE_DTYPE] = {"compute_dtype", "compute-dtype", false, 0, 0, NULL},
+    [KVL_AXIS_PROMPT] = {"prompt", "prompt", true, 1, 1 << 30, NULL},
+    [KVL_AXIS_OUTPUT] = {"output", "output", true, 1, 1 << 30, NULL},
+    [KVL_AXIS_CONTEXT] = {"context", "context", true, 1, 1 << 30, NULL},
+    [KVL_AXIS_BATCH] = {"batch", "batch", true, 1, 65536, NULL},
+    [KVL_AXIS_PAGE_TOKENS] = {"page_tokens", "page-tokens", true, 1, 1 << 30, NULL},
+    [KVL_AXIS_THREADS] = {"threads", "threads", true, 1, 1024, NULL},
+    [KVL_AXIS_ISA] = {"isa", "isa", false, 0, 0, NULL},
+    [KVL_AXIS_DEVICE] = {"device", "device", false, 0, 0, NULL},
+    [KVL_AXIS_HEADS] = {"heads", "heads", false, 0, 0, NULL},
+    [KVL_AXIS_HEAD_DIM] = {"head_dim", "head-dim", true, 1, 4096, NULL},
+    [KVL_AXIS_SHAPE] = {"shape", "shape", false, 0, 0, NULL},
+    [KVL_AXIS_WINDOW] = {"window", "window", true, 0, 1 << 30, NULL},
+    [KVL_AXIS_SOFTCAP] = {"softcap", "softcap", true, 0, 1 << 20, NULL},
+    [KVL_AXIS_CAUSAL] = {"causal", "causal", false, 0, 0, NULL},
+    [KVL_AXIS_CACHE] = {"cache", "cache", false, 0, 0, NULL},
+    [KVL_AXIS_KERNEL] = {"kernel", "kernel", false, 0, 0, NULL},
 };
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id) {
@@ -99,6 +107,15 @@ static kvl_status add_range(const kvl_axis *axis, const char *part, size_t lengt
 
 static kvl_status add_name(const kvl_axis *axis, const char *part, size_t length,
                            const char *const *known, size_t n_known, kvl_axis_values *out) {
+    char canonical[KVL_AXIS_TEXT_BYTES];
+    if (axis->grammar) {
+        kvl_status status = axis->grammar(part, length, canonical);
+        if (status != KVL_OK)
+            return kvl_fail_prefix(status, "--%s '%.*s'", axis->option,
+                                   (int)(length < 160 ? length : 160), part);
+        part = canonical;
+        length = strlen(canonical);
+    }
     char *name = strndup(part, length);
     if (!name) return kvl_fail(KVL_ERR_OOM, "out of memory");
     if (known && kvl_names_find(name, known, n_known) < 0) {

@@ -3,7 +3,8 @@
  *   512,1024        a list          512-8192*2   512, 1024, ... up to 8192 (factor 2 or more)
  *   eager,flash     names           1-9+4        1, 5, 9 (step 1 or more)
  *
- * Lists and ranges mix; a value given twice counts once; the order is kept.
+ * Lists and ranges mix; a value given twice counts once; the order is kept. Texts may have a grammar
+ * of their own (shapes of kernels): they are kept in its canonical spelling.
  */
 #ifndef KVL_HARNESS_AXIS_H
 #define KVL_HARNESS_AXIS_H
@@ -29,14 +30,31 @@ typedef enum kvl_axis_id {
     KVL_AXIS_THREADS,
     KVL_AXIS_ISA,
     KVL_AXIS_DEVICE,
+    KVL_AXIS_HEADS,
+    KVL_AXIS_HEAD_DIM,
+    KVL_AXIS_SHAPE,
+    KVL_AXIS_WINDOW,
+    KVL_AXIS_SOFTCAP,
+    KVL_AXIS_CAUSAL,
+    KVL_AXIS_CACHE,
+    KVL_AXIS_KERNEL,
     KVL_N_AXES
 } kvl_axis_id;
+
+/* Canonical texts stay below this, so that tables and figures show them whole. */
+enum { KVL_AXIS_TEXT_BYTES = 128 };
+
+/* Writes the canonical spelling of text[length] (not NUL-terminated). KVL_ERR_INPUT names the
+ * position of the fault and the form allowed. */
+typedef kvl_status (*kvl_axis_grammar)(const char *text, size_t length,
+                                       char canonical[KVL_AXIS_TEXT_BYTES]);
 
 typedef struct kvl_axis {
     const char *name;   /* in rows: "kv_dtype" */
     const char *option; /* on the command line: "kv-dtype" */
     bool numeric;
-    int64_t min, max; /* numeric values allowed */
+    int64_t min, max;         /* numeric values allowed */
+    kvl_axis_grammar grammar; /* of a text; NULL: any */
 } kvl_axis;
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id);

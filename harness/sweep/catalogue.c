@@ -65,11 +65,19 @@ static const registry registries[KVL_N_AXES] = {
 static kvl_status parse_axis(kvl_experiment *experiment, kvl_axis_id id, const char *text) {
     const char *names[MAX_NAMES];
     const registry *from = &registries[id];
-    size_t n = from->count ? from->count() : 0;
-    if (n > MAX_NAMES) n = MAX_NAMES;
-    for (size_t i = 0; i < n; i++) names[i] = from->name(i);
-    return kvl_axis_parse(kvl_axis_of(id), text, from->count ? names : NULL, n,
-                          &experiment->axes[id]);
+    const kvl_axis_use *use = kvl_workload_use(experiment->workload.kind, id);
+    kvl_axis axis = *kvl_axis_of(id);
+    size_t n = 0;
+    if (use->option) axis.option = use->option;
+    axis.grammar = use->grammar;
+    if (use->names) {
+        for (; use->names[n]; n++) names[n] = use->names[n];
+    } else {
+        n = from->count ? from->count() : 0;
+        if (n > MAX_NAMES) n = MAX_NAMES;
+        for (size_t i = 0; i < n; i++) names[i] = from->name(i);
+    }
+    return kvl_axis_parse(&axis, text, n ? names : NULL, n, &experiment->axes[id]);
 }
 
 /* An axis that plays no part: the single value 0, which no option can ask for. */
@@ -81,8 +89,10 @@ static kvl_status set_absent(kvl_experiment *experiment, kvl_axis_id id) {
 }
 
 static kvl_status default_axis(kvl_experiment *experiment, kvl_axis_id id) {
+    const char *fallback = kvl_workload_use(experiment->workload.kind, id)->fallback;
     kvl_engine_options defaults = kvl_engine_defaults();
     char number[24];
+    if (fallback) return parse_axis(experiment, id, fallback);
     switch (id) {
     case KVL_AXIS_MODEL:
         return kvl_fail(KVL_ERR_INPUT, "--model is needed: a GGUF file, a Hugging Face directory, "
@@ -106,10 +116,6 @@ static kvl_status default_axis(kvl_experiment *experiment, kvl_axis_id id) {
         return parse_axis(experiment, id, "512");
     case KVL_AXIS_CONTEXT:
         return set_absent(experiment, id);
-    case KVL_AXIS_OUTPUT:
-        return parse_axis(experiment, id, "64");
-    case KVL_AXIS_BATCH:
-        return parse_axis(experiment, id, "1");
     case KVL_AXIS_THREADS:
         snprintf(number, sizeof number, "%d", kvl_physical_cores());
         return parse_axis(experiment, id, number);
@@ -172,17 +178,17 @@ kvl_status kvl_experiment_init(kvl_experiment *experiment, const kvl_workload *w
                                const char *const texts[KVL_N_AXES]) {
     memset(experiment, 0, sizeof *experiment);
     experiment->workload = *workload;
-    if (texts[KVL_AXIS_CONTEXT] && texts[KVL_AXIS_PROMPT])
-        return kvl_fail(KVL_ERR_INPUT, "--context fills the cache instead of a prompt: give "
-                                       "--prompt or --context, not both");
-    kvl_status status = KVL_OK;
-    for (int i = 0; status == KVL_OK && i < KVL_N_AXES; i++) {
-        if (texts[i]) status = parse_axis(experiment, (kvl_axis_id)i, texts[i]);
+    const kvl_workload_kind *kind = workload->kind;
+    kvl_status status = kind->check ? kind->check(texts) : KVL_OK;
+    for (size_t i = 0; status == KVL_OK && i < kind->n_axes; i++) {
+        kvl_axis_id id = kind->axes[i].id;
+        if (texts[id]) status = parse_axis(experiment, id, texts[id]);
     }
-    for (int i = 0; status == KVL_OK && i < KVL_N_AXES; i++) {
-        if (!texts[i]) status = default_axis(experiment, (kvl_axis_id)i);
+    for (size_t i = 0; status == KVL_OK && i < kind->n_axes; i++) {
+        if (!texts[kind->axes[i].id]) status = default_axis(experiment, kind->axes[i].id);
     }
-    if (status == KVL_OK) status = init_models(experiment);
+    if (status == KVL_OK && kvl_workload_use(kind, KVL_AXIS_MODEL))
+        status = init_models(experiment);
     if (status != KVL_OK) kvl_experiment_free(experiment);
     return status;
 }

@@ -6,10 +6,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-#include "allocators/allocator.h"
 #include "core/buffer.h"
 #include "core/checked.h"
-#include "core/dtype.h"
 #include "harness/sweep/row.h"
 #include "harness/trial/env.h"
 
@@ -25,11 +23,12 @@ json_t *kvl_trial_axes(const kvl_trial *trial) {
     json_t *axes = json_object();
     if (!axes) return NULL;
     json_object_set_new(axes, "system", json_string("kvlab"));
-    for (int i = 0; i < KVL_N_AXES; i++) {
-        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
+    for (size_t i = 0; i < trial->kind->n_axes; i++) {
+        kvl_axis_id id = trial->kind->axes[i].id;
+        const kvl_axis *axis = kvl_axis_of(id);
         json_object_set_new(axes, axis->name,
-                            axis->numeric ? json_integer(trial->numbers[i])
-                                          : json_string(trial->names[i]));
+                            axis->numeric ? json_integer(trial->numbers[id])
+                                          : json_string(trial->names[id]));
     }
     return axes;
 }
@@ -37,7 +36,7 @@ json_t *kvl_trial_axes(const kvl_trial *trial) {
 static json_t *workload_json(const kvl_workload *workload) {
     json_t *object = json_object();
     if (!object) return NULL;
-    json_object_set_new(object, "name", json_string(workload->name));
+    json_object_set_new(object, "name", json_string(workload->kind->name));
     json_object_set_new(object, "seed", json_integer((json_int_t)workload->seed));
     json_object_set_new(object, "chunk", json_integer(workload->chunk));
     json_object_set_new(object, "deterministic", json_boolean(workload->deterministic));
@@ -54,7 +53,8 @@ json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial
     kvl_host_id(host);
     json_object_set_new(all, "workload", workload_json(workload));
     json_object_set_new(all, "axes", axes);
-    json_object_set_new(all, "model_digest", json_string(trial->model->digest));
+    if (trial->model)
+        json_object_set_new(all, "model_digest", json_string(trial->model->digest));
     json_object_set_new(all, "schema", json_integer(KVL_ROW_SCHEMA));
     json_object_set_new(all, "build", json_string(build_id));
     json_object_set_new(all, "host", json_string(host));
@@ -72,38 +72,17 @@ static kvl_status set_key(const kvl_workload *workload, const char *build_id, kv
     return KVL_OK;
 }
 
-/* What plays no part in a point is set to 0, so that equal trials have equal keys. */
-static void normalise(kvl_trial *trial) {
-    const kvl_allocator *allocator;
-    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
-        !allocator->uses_pages)
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-    if (trial->numbers[KVL_AXIS_CONTEXT] > 0) trial->numbers[KVL_AXIS_PROMPT] = 0;
-}
-
-static void refuse_lengths(const kvl_experiment *experiment, kvl_trial *trial) {
-    int64_t context = trial->numbers[KVL_AXIS_CONTEXT], prompt = trial->numbers[KVL_AXIS_PROMPT];
-    int64_t start = context ? context : prompt, output = trial->numbers[KVL_AXIS_OUTPUT];
-    if (start + output > trial->model->max_position)
-        snprintf(trial->refused, sizeof trial->refused,
-                 "%s %lld + output %lld = %lld tokens: the model allows %lld",
-                 context ? "context" : "prompt", (long long)start, (long long)output,
-                 (long long)(start + output), (long long)trial->model->max_position);
-    else if (trial->model->text_tokens >= 0 && prompt > trial->model->text_tokens)
-        snprintf(trial->refused, sizeof trial->refused, "prompt %lld: %.120s has %lld tokens",
-                 (long long)prompt, experiment->workload.text,
-                 (long long)trial->model->text_tokens);
-}
-
 static void point_at(const kvl_experiment *experiment, size_t index, kvl_trial *trial) {
     memset(trial, 0, sizeof *trial);
-    for (int i = KVL_N_AXES - 1; i >= 0; i--) {
-        const kvl_axis_values *values = &experiment->axes[i];
+    trial->kind = experiment->workload.kind;
+    for (size_t i = trial->kind->n_axes; i-- > 0;) {
+        kvl_axis_id id = trial->kind->axes[i].id;
+        const kvl_axis_values *values = &experiment->axes[id];
         size_t at = index % values->n;
         index /= values->n;
-        if (values->names) trial->names[i] = values->names[at];
-        if (values->numbers) trial->numbers[i] = values->numbers[at];
-        if (i == KVL_AXIS_MODEL) trial->model = &experiment->models[at];
+        if (values->names) trial->names[id] = values->names[at];
+        if (values->numbers) trial->numbers[id] = values->numbers[at];
+        if (id == KVL_AXIS_MODEL) trial->model = &experiment->models[at];
     }
 }
 
@@ -149,10 +128,11 @@ kvl_status kvl_experiment_expand(const kvl_experiment *experiment,
                                  void (*refuse)(const kvl_experiment *experiment, kvl_trial *trial),
                                  const char *build_id, kvl_trials *out) {
     memset(out, 0, sizeof *out);
+    const kvl_workload_kind *kind = experiment->workload.kind;
     int64_t n_points = 1;
-    for (int i = 0; i < KVL_N_AXES; i++) {
-        if (!kvl_mul_i64(n_points, (int64_t)experiment->axes[i].n, &n_points) ||
-            n_points > MAX_POINTS)
+    for (size_t i = 0; i < kind->n_axes; i++) {
+        int64_t n_values = (int64_t)experiment->axes[kind->axes[i].id].n;
+        if (!kvl_mul_i64(n_points, n_values, &n_points) || n_points > MAX_POINTS)
             return kvl_fail(KVL_ERR_INPUT, "the axes multiply to more than %d points", MAX_POINTS);
     }
     out->items = calloc((size_t)n_points + 1, sizeof *out->items);
@@ -161,13 +141,13 @@ kvl_status kvl_experiment_expand(const kvl_experiment *experiment,
     for (; status == KVL_OK && out->n < (size_t)n_points; out->n++) {
         kvl_trial *trial = &out->items[out->n];
         point_at(experiment, out->n, trial);
-        normalise(trial);
+        if (kind->normalise) kind->normalise(trial);
         status = set_key(&experiment->workload, build_id, trial);
     }
     if (status == KVL_OK) status = drop_duplicates(out);
     for (size_t i = 0; status == KVL_OK && i < out->n; i++) {
         kvl_trial *trial = &out->items[i];
-        refuse_lengths(experiment, trial);
+        if (kind->refuse) kind->refuse(experiment, trial);
         if (!trial->refused[0] && refuse) refuse(experiment, trial);
         out->n_refused += trial->refused[0] != '\0';
     }
@@ -207,17 +187,18 @@ static void add_path(kvl_buffer *out, const char *path) {
 
 char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     kvl_buffer out = {0};
-    kvl_buffer_printf(&out, "kvlab bench %s", workload->name);
-    for (int i = 0; i < KVL_N_AXES; i++) {
-        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
-        if (axis->numeric && trial->numbers[i] == 0) continue; /* plays no part */
-        kvl_buffer_printf(&out, " --%s ", axis->option);
+    kvl_buffer_printf(&out, "kvlab bench %s", workload->kind->name);
+    for (size_t i = 0; i < trial->kind->n_axes; i++) {
+        const kvl_axis_use *use = &trial->kind->axes[i];
+        const kvl_axis *axis = kvl_axis_of(use->id);
+        if (axis->numeric && trial->numbers[use->id] == 0) continue; /* plays no part */
+        kvl_buffer_printf(&out, " --%s ", use->option ? use->option : axis->option);
         if (axis->numeric)
-            kvl_buffer_printf(&out, "%lld", (long long)trial->numbers[i]);
-        else if (i == KVL_AXIS_MODEL)
-            add_path(&out, trial->names[i]);
+            kvl_buffer_printf(&out, "%lld", (long long)trial->numbers[use->id]);
+        else if (use->id == KVL_AXIS_MODEL)
+            add_path(&out, trial->names[use->id]);
         else
-            add_quoted(&out, trial->names[i]);
+            add_quoted(&out, trial->names[use->id]);
     }
     kvl_buffer_printf(&out, " --seed %llu", (unsigned long long)workload->seed);
     if (workload->chunk) kvl_buffer_printf(&out, " --chunk %lld", (long long)workload->chunk);
@@ -232,18 +213,13 @@ char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     return NULL;
 }
 
-/* Bytes of `n` values in the named dtype; block formats count a byte, near enough for a class. */
-static uint64_t dtype_bytes(const char *name, uint64_t n) {
-    kvl_dtype dtype;
-    return n * (kvl_dtype_parse(name, &dtype) == KVL_OK ? kvl_dtype_bytes(dtype) : 1);
+uint64_t kvl_trial_step_bytes(const kvl_trial *trial) {
+    return trial->kind->working_set_bytes(trial);
 }
 
-uint64_t kvl_trial_step_bytes(const kvl_trial *trial) {
-    const kvl_model_facts *model = trial->model;
-    uint64_t start = (uint64_t)(trial->numbers[KVL_AXIS_CONTEXT] + trial->numbers[KVL_AXIS_PROMPT]);
-    uint64_t tokens = (uint64_t)trial->numbers[KVL_AXIS_BATCH] *
-                      (start + (uint64_t)trial->numbers[KVL_AXIS_OUTPUT]);
-    return dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
-                       model->parameters - model->embedding_parameters) +
-           dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE], tokens * model->kv_values_per_token);
+const kvl_axis_use *kvl_workload_use(const kvl_workload_kind *kind, kvl_axis_id id) {
+    for (size_t i = 0; i < kind->n_axes; i++) {
+        if (kind->axes[i].id == id) return &kind->axes[i];
+    }
+    return NULL;
 }

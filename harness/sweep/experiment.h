@@ -15,11 +15,12 @@
 
 #include "core/status.h"
 #include "harness/sweep/axis.h"
+#include "harness/sweep/workload.h"
 
 /* What goes beside the axes and is equal for all trials of a sweep. */
 typedef struct kvl_workload {
-    const char *name; /* "decode" */
-    uint64_t seed;    /* of prompts, synthetic weights, K/V fill and the order of trials */
+    const kvl_workload_kind *kind; /* &kvl_workload_decode */
+    uint64_t seed;                 /* of prompts, weights, K/V and the order of trials */
     int64_t chunk;    /* prompt tokens in one engine step; 0 = the engine's default */
     const char *text; /* file that prompts are taken from; NULL = seeded random ids */
     char text_digest[17];
@@ -37,15 +38,16 @@ typedef struct kvl_model_facts {
 
 typedef struct kvl_experiment {
     kvl_workload workload;
-    kvl_axis_values axes[KVL_N_AXES];
-    kvl_model_facts *models; /* [axes[KVL_AXIS_MODEL].n], by index */
+    kvl_axis_values axes[KVL_N_AXES]; /* empty where the workload does not use the axis */
+    kvl_model_facts *models; /* [axes[KVL_AXIS_MODEL].n], by index; NULL without that axis */
 } kvl_experiment;
 
-/* One configuration. Names are borrowed from the experiment; unused numbers are 0. */
+/* One configuration. Names are borrowed from the experiment; unused numbers are 0, names NULL. */
 typedef struct kvl_trial {
+    const kvl_workload_kind *kind;
     const char *names[KVL_N_AXES];
     int64_t numbers[KVL_N_AXES];
-    const kvl_model_facts *model;
+    const kvl_model_facts *model; /* NULL: the workload has none */
     char key[17];      /* 64-bit xxhash in hex; see kvl_trial_key */
     char refused[256]; /* why it cannot run, "" when it can */
 } kvl_trial;
@@ -61,18 +63,19 @@ kvl_status kvl_experiment_init(kvl_experiment *experiment, const kvl_workload *w
                                const char *const texts[KVL_N_AXES]);
 void kvl_experiment_free(kvl_experiment *experiment);
 
-/* Expands the product in axis order (the last axis runs fastest), makes equal what cannot differ,
- * drops duplicates and says why a point is impossible. At most 100,000 points. `refuse` (may be
- * NULL) adds the checks that need registries: it writes a reason into trial->refused. */
+/* Expands the product in the workload's order of axes (the last runs fastest), makes equal what
+ * cannot differ, drops duplicates and says why a point is impossible. At most 100,000 points.
+ * `refuse` (may be NULL) adds the checks that need registries: it writes a reason into
+ * trial->refused. */
 kvl_status kvl_experiment_expand(const kvl_experiment *experiment,
                                  void (*refuse)(const kvl_experiment *experiment, kvl_trial *trial),
                                  const char *build_id, kvl_trials *out);
 void kvl_trials_free(kvl_trials *trials);
 
-/* The registries' checks for `refuse`: head_dim, instruction set, device, kernel and allocator. */
+/* The registries' checks for `refuse`: instruction set and device. */
 void kvl_experiment_refuse(const kvl_experiment *experiment, kvl_trial *trial);
 
-/* axes{} of a row: a new reference. */
+/* axes{} of a row, those that the workload uses: a new reference. */
 json_t *kvl_trial_axes(const kvl_trial *trial);
 
 /* Everything that decides a result, as JSON (workload, axes, model digest, schema, build, host);
@@ -81,10 +84,10 @@ json_t *kvl_trial_axes(const kvl_trial *trial);
 json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial,
                             const char *build_id);
 
-/* `kvlab bench decode ...` that measures this one trial again, quoted for a shell; malloc'ed. */
+/* `kvlab bench NAME ...` that measures this one trial again, quoted for a shell; malloc'ed. */
 char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial);
 
-/* Bytes that one decode step of this trial must read: weights once and K/V once. */
+/* What the trial's workload reads in one go; decode: weights once and K/V once. */
 uint64_t kvl_trial_step_bytes(const kvl_trial *trial);
 
 #endif

@@ -6,9 +6,8 @@
 #include <string.h>
 
 #include "harness/figures/group.h"
-#include "harness/sweep/axis.h"
 
-enum { CELL = 64 };
+enum { CELL = KVL_AXIS_TEXT_BYTES };
 
 typedef struct columns {
     const char *names[KVL_N_AXES];
@@ -53,14 +52,27 @@ static int by_axes(const void *a, const void *b) {
     return strcmp(x->trial, y->trial);
 }
 
-static void cell(char *out, size_t bytes, double value, const char *tail) {
-    if (isfinite(value))
-        snprintf(out, bytes, "%.*f%s", value < 10 ? 2 : value < 1000 ? 1 : 0, value, tail);
-    else
-        snprintf(out, bytes, "-");
+static bool is_share(const kvl_summary_column *column) {
+    size_t n = strlen(column->metric);
+    return n > 4 && strcmp(column->metric + n - 4, "_pct") == 0;
 }
 
-static void print_trial(FILE *out, const columns *columns, const kvl_group *group) {
+static int width_of(const kvl_summary_column *column) {
+    int n = (int)strlen(column->title);
+    return n < 9 ? 9 : n;
+}
+
+/* A figure above its ceiling is marked. */
+static void print_cell(FILE *out, const kvl_summary_column *column, double value, bool last) {
+    char text[CELL] = "-";
+    if (isfinite(value))
+        snprintf(text, sizeof text, "%.*f%s", value < 10 ? 2 : value < 1000 ? 1 : 0, value,
+                 is_share(column) && value > 100 ? "!" : "");
+    fprintf(out, "%*s%s", width_of(column), text, last ? "\n" : "  ");
+}
+
+static void print_trial(FILE *out, const kvl_workload_kind *kind, const columns *columns,
+                        const kvl_group *group) {
     char text[CELL];
     for (int c = 0; c < columns->n; c++) {
         kvl_row_axis_text(group->rows[0], columns->names[c], text, sizeof text);
@@ -72,16 +84,12 @@ static void print_trial(FILE *out, const columns *columns, const kvl_group *grou
         fprintf(out, "%s: %.120s\n", outcome, reason ? reason : "");
         return;
     }
-    double ceiling = kvl_group_median(group, "read_ceiling_pct");
-    cell(text, sizeof text, kvl_group_median(group, "prefill_tok_s"), "");
-    fprintf(out, "%13s  ", text);
-    cell(text, sizeof text, kvl_group_median(group, "decode_tok_s"), "");
-    fprintf(out, "%12s  ", text);
-    cell(text, sizeof text, ceiling, ceiling > 100 ? "!" : "");
-    fprintf(out, "%9s\n", text);
+    for (size_t c = 0; c < kind->n_columns; c++)
+        print_cell(out, &kind->columns[c], kvl_group_median(group, kind->columns[c].metric),
+                   c + 1 == kind->n_columns);
 }
 
-kvl_status kvl_summary_print(FILE *out, const json_t *rows) {
+kvl_status kvl_summary_print(FILE *out, const kvl_workload_kind *kind, const json_t *rows) {
     kvl_groups groups = {0};
     columns columns = {0};
     KVL_TRY(kvl_groups_make(rows, &groups));
@@ -90,9 +98,11 @@ kvl_status kvl_summary_print(FILE *out, const json_t *rows) {
         find_columns(&groups, &columns);
         for (int c = 0; c < columns.n; c++)
             fprintf(out, "%-*s  ", columns.widths[c], columns.names[c]);
-        fprintf(out, "%13s  %12s  %9s\n", "prefill tok/s", "decode tok/s", "ceiling %");
+        for (size_t c = 0; c < kind->n_columns; c++)
+            fprintf(out, "%*s%s", width_of(&kind->columns[c]), kind->columns[c].title,
+                    c + 1 == kind->n_columns ? "\n" : "  ");
     }
-    for (size_t i = 0; i < groups.n; i++) print_trial(out, &columns, &groups.items[i]);
+    for (size_t i = 0; i < groups.n; i++) print_trial(out, kind, &columns, &groups.items[i]);
     kvl_groups_free(&groups);
     return KVL_OK;
 }

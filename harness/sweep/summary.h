@@ -6,9 +6,10 @@
 #include <stdio.h>
 
 #include "core/status.h"
+#include "harness/sweep/workload.h"
 
-/* One line a trial: the axes that vary, medians over rounds of prefill tok/s, decode tok/s and the
- * share of the read ceiling ("!" above 100 %), or the outcome that is not ok with its reason. */
-kvl_status kvl_summary_print(FILE *out, const json_t *rows);
+/* One line a trial: the axes that vary, medians over rounds of the workload's columns (a percentage
+ * above 100 is marked "!"), or the outcome that is not ok with its reason. */
+kvl_status kvl_summary_print(FILE *out, const kvl_workload_kind *kind, const json_t *rows);
 
 #endif

@@ -130,8 +130,9 @@ static void trial_label(const sweep *s, const job *todo, char *out, size_t out_b
     const kvl_trial *trial = &trials->items[todo->trial];
     size_t n = 0;
     out[0] = '\0';
-    for (int a = 0; a < KVL_N_AXES; a++) {
-        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)a);
+    for (size_t u = 0; u < trial->kind->n_axes; u++) {
+        kvl_axis_id a = trial->kind->axes[u].id;
+        const kvl_axis *axis = kvl_axis_of(a);
         bool varies = false;
         for (size_t i = 1; i < trials->n && !varies; i++)
             varies = axis->numeric

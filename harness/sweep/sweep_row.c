@@ -111,18 +111,22 @@ static json_t *clean_text(const char *text) {
     return json_string(kvl_message());
 }
 
-/* What holds for the trial whether its child answered or not. */
-static void add_effective(const kvl_row_context *context, json_t *effective) {
-    const kvl_sweep_options *options = context->options;
+static void add_model(const kvl_row_context *context, json_t *effective) {
+    const kvl_workload *workload = context->options->workload;
     json_object_set_new(effective, "model_digest", json_string(context->trial->model->digest));
     json_object_set_new(
         effective, "fill",
         json_string(context->trial->numbers[KVL_AXIS_CONTEXT] ? "synthetic" : "prefill"));
-    json_object_set_new(effective, "chunk_tokens", json_integer(options->workload->chunk));
-    json_object_set_new(effective, "deterministic", json_boolean(options->workload->deterministic));
+    json_object_set_new(effective, "chunk_tokens", json_integer(workload->chunk));
+    json_object_set_new(effective, "deterministic", json_boolean(workload->deterministic));
     json_object_set_new(effective, "text",
-                        options->workload->text ? json_string(options->workload->text_digest)
-                                                : json_null());
+                        workload->text ? json_string(workload->text_digest) : json_null());
+}
+
+/* What holds for the trial whether its child answered or not. */
+static void add_effective(const kvl_row_context *context, json_t *effective) {
+    const kvl_sweep_options *options = context->options;
+    if (context->trial->model) add_model(context, effective);
     json_object_set_new(effective, "timeout_s", json_real(options->timeout_s));
     json_object_set_new(effective, "memory_limit_bytes",
                         json_integer((json_int_t)options->memory_limit_bytes));
@@ -155,7 +159,7 @@ json_t *kvl_sweep_row(const kvl_row_context *context, const kvl_child_result *ch
     json_object_set_new(row, "run", json_string(context->run));
     json_object_set_new(row, "trial", json_string(context->trial->key));
     json_object_set_new(row, "round", json_integer(context->round));
-    json_object_set_new(row, "workload", json_string(options->workload->name));
+    json_object_set_new(row, "workload", json_string(options->workload->kind->name));
     json_object_set_new(row, "axes", kvl_trial_axes(context->trial));
     json_object_set_new(row, "effective", effective);
     json_object_set_new(row, "outcome", json_string(kvl_outcome_name(outcome)));

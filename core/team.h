@@ -1,0 +1,54 @@
+/* A team: the threads of one parallel region that walk the same code in step.
+ *
+ * Opening a region for every operation costs a wake-up and a join each time; a decode step has
+ * hundreds of operations of microseconds. So one region spans a step: every worker calls every
+ * operation with the same arguments, does its own share (`kvl_worker_share`), and meets the others
+ * at `kvl_team_barrier` where one operation reads what another wrote. An operation that takes a
+ * worker never opens a region and ends without a barrier unless it says so.
+ *
+ * A team of one has no-op barriers: a caller without a team uses kvl_worker_alone. Waiting is
+ * counted in each worker, so that a row can tell idle time from work.
+ */
+#ifndef KVL_CORE_TEAM_H
+#define KVL_CORE_TEAM_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef struct kvl_team {
+    int n_workers;
+    /* Workers that arrived at the barrier, and how often it has opened. Lines of their own: all
+     * spin on `opened`. */
+    _Alignas(64) _Atomic int n_arrived;
+    _Alignas(64) _Atomic uint32_t opened;
+    _Alignas(64) int n_spins; /* before a waiting worker gives its CPU away */
+} kvl_team;
+
+typedef struct kvl_worker {
+    kvl_team *team;
+    int index;        /* 0 .. team->n_workers - 1 */
+    int n;            /* = team->n_workers */
+    uint64_t wait_ns; /* spent in barriers */
+} kvl_worker;
+
+/* Opens one region of `n_workers` (>= 1) threads; each calls run(worker, context). When the runtime
+ * grants fewer threads, the team is as small as granted. Returns after all have ended. Not to be
+ * nested. *wait_ns, when not NULL, += the waiting of all workers together. */
+void kvl_team_run(int n_workers, void (*run)(kvl_worker *worker, void *context), void *context,
+                  uint64_t *wait_ns);
+
+/* Returns once every worker of the team has called it; what any of them wrote before is visible to
+ * all after. */
+void kvl_team_barrier(kvl_worker *worker);
+
+/* A worker that is its own team. */
+kvl_worker kvl_worker_alone(void);
+
+/* This worker's share [*first, *last) of n units, in worker order, equal to within one unit. */
+static inline void kvl_worker_share(const kvl_worker *worker, int64_t n, int64_t *first,
+                                    int64_t *last) {
+    *first = n * worker->index / worker->n;
+    *last = n * (worker->index + 1) / worker->n;
+}
+
+#endif
