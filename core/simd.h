@@ -5,6 +5,8 @@
  *   vf      KVL_VL floats               vf_load_<dtype>(p)      widen KVL_VL stored elements
  *   vf_fma(a, b, c) = a * b + c         vf_load_<dtype>_n(p, n) the first n (0..KVL_VL), rest 0.0:
  *   vf_hsum: fixed tree of sums                                 reads nothing past p[n - 1]
+ *                                       vf_load_bf16_pairs(p, &even, &odd): p[0], p[2], ... and
+ *                                                               p[1], p[3], ... of 2 KVL_VL
  *
  * scalar is plain C with compiler vectors of 4 floats (any CPU); its fma rounds twice. Everything
  * decodes stored values exactly, NaN, infinities and subnormals included.

@@ -97,6 +97,12 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     return (vf){kvl_bits_f32((uint32_t)p[0] << 16), kvl_bits_f32((uint32_t)p[1] << 16),
                 kvl_bits_f32((uint32_t)p[2] << 16), kvl_bits_f32((uint32_t)p[3] << 16)};
 }
+static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd) {
+    for (int i = 0; i < 4; i++) {
+        (*even)[i] = kvl_bits_f32((uint32_t)p[2 * i] << 16);
+        (*odd)[i] = kvl_bits_f32((uint32_t)p[2 * i + 1] << 16);
+    }
+}
 static inline vf vf_load_f16(const uint16_t *p) {
     return (vf){kvl_scalar_f16(p[0]), kvl_scalar_f16(p[1]), kvl_scalar_f16(p[2]),
                 kvl_scalar_f16(p[3])};

@@ -7,18 +7,6 @@
 #include "core/memory.h"
 #include "quant/linear_internal.h"
 
-/* oneDNN reads a panel of plain bf16 weights where it lies, as a row-major [n_in][panel] matrix, so
- * that no second copy of the weights is held. It is worth its freer order of sums only where the
- * CPU multiplies bf16 itself. */
-static void choose_onednn(kvl_linear *layer, const kvl_linear_options *options) {
-    if (options->deterministic || !layer->bf16_x || options->format->dtype != KVL_BF16 ||
-        kvl_isa_current() < KVL_ISA_AVX512_BF16)
-        return;
-    /* A refusal leaves NULL: own kernels serve, and kvl_linear_kernel says so. */
-    if (kvl_onednn_create(KVL_BF16, layer->codec->panel, layer->n_in, &layer->onednn) != KVL_OK)
-        layer->onednn = NULL;
-}
-
 static bool layer_size(kvl_linear *layer) {
     uint64_t outs;
     return kvl_add_u64((uint64_t)layer->n_out, (uint64_t)layer->codec->panel - 1, &outs) &&
@@ -43,7 +31,8 @@ kvl_status kvl_linear_create(int64_t n_out, int64_t n_in, const kvl_linear_optio
                           .isa = kvl_linear_isa_now(),
                           .n_out = n_out,
                           .n_in = n_in,
-                          .bf16_x = options->compute_dtype == KVL_BF16};
+                          .bf16_x = options->compute_dtype == KVL_BF16,
+                          .deterministic = options->deterministic};
     kvl_status status = KVL_OK;
     if (!layer_size(layer)) {
         status = kvl_fail(KVL_ERR_OOM, "linear layer %lld x %lld: size overflows", (long long)n_out,
@@ -57,7 +46,6 @@ kvl_status kvl_linear_create(int64_t n_out, int64_t n_in, const kvl_linear_optio
         kvl_linear_destroy(layer);
         return status;
     }
-    choose_onednn(layer, options);
     *out = layer;
     return KVL_OK;
 }
@@ -133,5 +121,6 @@ kvl_work kvl_linear_work(const kvl_linear *layer, int64_t n_rows) {
 }
 
 const char *kvl_linear_kernel(const kvl_linear *layer, int64_t n_rows) {
-    return layer->onednn && n_rows >= KVL_LINEAR_ONEDNN_FROM ? "onednn" : layer->isa->kernel;
+    if (layer->onednn && n_rows >= KVL_LINEAR_ONEDNN_FROM) return "onednn";
+    return kvl_linear_uses_matrix(layer, n_rows) ? layer->codec->matrix_kernel : layer->isa->kernel;
 }

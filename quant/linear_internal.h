@@ -62,8 +62,8 @@ typedef struct kvl_weight_codec {
                          int64_t lane, void *panel);
     /* One lane to float32 [n_in]. */
     void (*decode_row)(const void *panel, int64_t n_in, int64_t lane, float *out);
-    /* Weights k0 .. k0 + n_k of all lanes as float32 [n_k][panel]: written to scratch (that many
-     * floats), or the panel's own memory where it is float32 already. */
+    /* Weights k0 (even) .. k0 + n_k of all lanes as float32 [n_k][panel]: written to scratch (that
+     * many floats), or the panel's own memory where it is float32 already. */
     const float *(*decode_tile)(const void *panel, int64_t n_in, int64_t k0, int64_t n_k,
                                 float *scratch);
     /* Widens in registers instead of through scratch; NULL when the format has no such kernel. Sums
@@ -120,12 +120,19 @@ struct kvl_linear {
     float *bias;        /* [n_panels * panel] padded with zeros, or NULL */
     uint8_t *is_set;    /* [n_out], until finish */
     bool bf16_x;        /* x is rounded to bf16 */
+    bool deterministic; /* no kernel whose order of sums depends on the row count */
     kvl_onednn *onednn; /* takes the many-row products; NULL: own kernels take all */
 };
 
 /* The instruction set's kernels and the format's, for the level that kvl_isa_current() says. */
 const kvl_linear_isa *kvl_linear_isa_now(void);
 const kvl_weight_codec *kvl_weight_codec_now(const kvl_weight_format *format);
+
+/* Whether n_rows rows of this layer take the matrix path. */
+static inline bool kvl_linear_uses_matrix(const kvl_linear *layer, int64_t n_rows) {
+    return layer->codec->matrix && layer->bf16_x && !layer->deterministic &&
+           n_rows >= layer->codec->matrix_rows;
+}
 
 /* From this row count on a layer with oneDNN uses it. */
 enum { KVL_LINEAR_ONEDNN_FROM = 32 };

@@ -1,7 +1,8 @@
-/* Weights as bfloat16: float32 without its lower 16 bits, widened by a shift. */
+/* Weights as bfloat16: float32 without its lower 16 bits, widened by a shift or a mask. */
 #define W_NAME bf16
 #define W_TYPE uint16_t
 #define W_DTYPE KVL_BF16
+#define W_PAIRS 1
 #include "quant/linear_stream.h"
 
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_bf16) = {

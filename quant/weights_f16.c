@@ -3,6 +3,7 @@
 #define W_NAME f16
 #define W_TYPE uint16_t
 #define W_DTYPE KVL_F16
+#define W_PAIRS 0
 #include "quant/linear_stream.h"
 
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_f16) = {

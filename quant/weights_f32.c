@@ -2,6 +2,7 @@
 #define W_NAME f32
 #define W_TYPE float
 #define W_DTYPE KVL_F32
+#define W_PAIRS 0
 #include "quant/linear_stream.h"
 
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_f32) = {

@@ -223,6 +223,29 @@ static void rows_are_stored_exactly(void **state) {
     }
 }
 
+/* What the bf16 matrix instructions read: [k / 2][lane][k % 2], zeros past n_in and n_out. */
+static void pairs_once(void) {
+    enum { OUT = 43, IN = 5 };
+    float w[OUT * IN];
+    for (int i = 0; i < OUT * IN; i++) w[i] = (float)(1 + i);
+    kvl_linear *layer = layer_of("bf16", KVL_BF16, OUT, IN, w, NULL);
+    int panel = layer->codec->panel;
+    assert_true(layer->panel_bytes >= (uint64_t)panel * 6 * 2 && layer->panel_bytes % 64 == 0);
+    for (int o = 0; o < layer->n_panels * panel; o++) {
+        const uint16_t *codes =
+            (const uint16_t *)(layer->panels + (uint64_t)(o / panel) * layer->panel_bytes);
+        for (int k = 0; k < 6; k++) {
+            float want = o < OUT && k < IN ? w[o * IN + k] : 0;
+            assert_true(codes[(k / 2 * panel + o % panel) * 2 + k % 2] == kvl_f32_to_bf16(want));
+        }
+    }
+    kvl_linear_destroy(layer);
+}
+
+static void bf16_panels_hold_pairs(void **state) {
+    each_isa(pairs_once);
+}
+
 static void rounds_weights_to_nearest_even(void **state) {
     const float w[4] = {1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1p-11f, 1 + 0x3p-11f};
     float row[4];
@@ -311,8 +334,8 @@ static void says_what_it_is(void **state) {
     kvl_linear *layer = layer_of("bf16", KVL_F32, 2, 3, w, bias);
     assert_int_equal(kvl_linear_n_out(layer), 2);
     assert_int_equal(kvl_linear_n_in(layer), 3);
-    /* One panel, padded: at least its rows, at most 32 of them (AVX-512), rounded to 64 bytes. */
-    assert_in_range(kvl_linear_bytes(layer), 2 * 3 * 2, 32 * 3 * 2);
+    /* One panel, padded: at least its rows, at most 32 of them (AVX-512) of whole pairs. */
+    assert_in_range(kvl_linear_bytes(layer), 2 * 3 * 2, 32 * 4 * 2);
     kvl_work work = kvl_linear_work(layer, 10);
     assert_true(work.read_bytes == 2 * 3 * 2 + 2 * 4 + 10 * 3 * 4);
     assert_true(work.write_bytes == 10 * 2 * 4);
@@ -397,6 +420,7 @@ int main(void) {
         cmocka_unit_test(same_bits_for_any_rows_and_threads),
         cmocka_unit_test(sums_run_in_order),
         cmocka_unit_test(rows_are_stored_exactly),
+        cmocka_unit_test(bf16_panels_hold_pairs),
         cmocka_unit_test(rounds_weights_to_nearest_even),
         cmocka_unit_test(nan_and_inf_stay_in_their_row),
         cmocka_unit_test(refusals),
