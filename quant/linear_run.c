@@ -4,24 +4,25 @@
  * after another, widen a piece of it to float32 in the L1 cache and run all their rows over it.
  * Either way a sum runs over k = 0, 1, 2, ... with one fused multiply-add each, so neither the
  * path nor the split over threads changes a bit. */
-#include <omp.h>
 #include <pthread.h>
 #include <string.h>
 
 #include "core/checked.h"
 #include "core/memory.h"
+#include "core/team.h"
 #include "core/threads.h"
 #include "quant/linear_internal.h"
 
 enum {
+    MATRIX_ROWS = KVL_ONEDNN_ROWS,      /* rows of x in the matrix paths come in units of these */
     ROWS_AT_ONCE = KVL_ONEDNN_MAX_ROWS, /* bounds the scratch; weights are read once for each */
     BLOCK_ROWS = 192,                   /* x 256 floats: under half of a 512 KiB L2 */
     GROUP_PANELS = 8,                   /* sums of a block x 8 panels: another quarter of it */
-    ALONE_BELOW = 1 << 15,              /* multiply-adds that do not pay for waking threads */
-    COPY_ALONE_BELOW = 1 << 14,         /* values of x that one thread rounds sooner than a team */
+    ALONE_BELOW = 1 << 15,              /* multiply-adds that do not pay for sharing */
 };
 
-/* ---- scratch: one block for each thread that calls kvl_linear_run, grown and kept ----------- */
+/* ---- scratch of kvl_linear_run: one block for each thread that calls it, grown and kept
+ * ----------- */
 
 typedef struct arena {
     void *base;
@@ -56,23 +57,30 @@ static kvl_status arena_reserve(uint64_t bytes, void **out) {
 
 /* ---- the plan of one call ------------------------------------------------------------------- */
 
+/* How the rows of a call are computed. */
+typedef enum path {
+    PATH_FEW,    /* the codec's stream: each worker reads its panels once */
+    PATH_TILE,   /* pieces of a panel widened to float32, register tiles over all rows */
+    PATH_MATRIX, /* the codec's matrix kernel on bf16 x */
+    PATH_LIBRARY /* oneDNN */
+} path;
+
 typedef struct plan {
     const kvl_linear *layer;
     const float *x;   /* [n_rows][x_stride] as the caller gave it */
     int64_t x_stride; /* elements */
     int64_t n_rows;   /* 1 .. ROWS_AT_ONCE */
     kvl_linear_sink sink;
-    bool few, library, copies_x;
-    int n_threads, row_shares; /* a grid of row_shares x (n_threads / row_shares) threads */
+    path path;
+    bool copies_x;
+    int n_workers, row_shares; /* a grid of row_shares x (n_workers / row_shares) workers */
     int64_t row_unit;          /* shares are whole units of rows */
-    uint64_t library_scratch_bytes, thread_bytes;
-    /* x as the kernels read it: the caller's, or [n_rows][kernel_x_stride] rounded to bf16 in
-     * scratch; for oneDNN [n_rows rounded up][n_in] of the weights' type. */
+    uint64_t library_scratch_bytes, copy_bytes, worker_bytes;
+    /* x as the kernels read it: the caller's, or rounded in scratch: float32 [n_rows]
+     * [kernel_x_stride]; for the matrix paths bf16 [n_rows rounded up][kernel_x_stride]. */
     const float *kernel_x;
     int64_t kernel_x_stride;
-    void *copy;
-    uint8_t *thread_areas; /* [n_threads][thread_bytes] */
-    kvl_status status;     /* of oneDNN's products */
+    uint8_t *copy, *area; /* the team's copy of x, this worker's own scratch */
 } plan;
 
 typedef struct range {
@@ -100,9 +108,9 @@ static range row_share(const plan *p, int share) {
 static int choose_row_shares(const plan *p) {
     int64_t n_units = parts(p->n_rows, p->row_unit), best_cost = INT64_MAX;
     int best = 1;
-    if (p->few) return 1;
-    for (int shares = 1; shares <= p->n_threads && shares <= n_units; shares++) {
-        int64_t cost = parts(n_units, shares) * parts(p->layer->n_panels, p->n_threads / shares);
+    if (p->path == PATH_FEW) return 1;
+    for (int shares = 1; shares <= p->n_workers && shares <= n_units; shares++) {
+        int64_t cost = parts(n_units, shares) * parts(p->layer->n_panels, p->n_workers / shares);
         if (cost < best_cost) {
             best_cost = cost;
             best = shares;
@@ -126,73 +134,116 @@ static bool library_ready(plan *p) {
 
 static void choose_path(plan *p) {
     const kvl_linear *layer = p->layer;
-    double macs = (double)p->n_rows * (double)layer->n_out * (double)layer->n_in;
-    p->n_threads = macs < ALONE_BELOW ? 1 : kvl_threads();
+    p->copies_x = true;
     if (layer->onednn && p->n_rows >= KVL_LINEAR_ONEDNN_FROM) {
+        p->path = PATH_LIBRARY;
         p->row_unit = KVL_ONEDNN_ROWS;
         p->row_shares = choose_row_shares(p);
-        p->library = library_ready(p);
-        p->copies_x = true;
-        if (p->library) return;
+        if (library_ready(p)) return;
     }
-    p->few = layer->codec->stream && p->n_rows <= KVL_STREAM_ROWS;
-    p->row_unit = layer->isa->tile_rows;
+    if (kvl_linear_uses_matrix(layer, p->n_rows)) {
+        p->path = PATH_MATRIX;
+        p->row_unit = MATRIX_ROWS;
+    } else {
+        p->path = layer->codec->stream && p->n_rows <= KVL_STREAM_ROWS ? PATH_FEW : PATH_TILE;
+        p->row_unit = layer->isa->tile_rows;
+        /* Rows a multiple of 1 KiB apart crowd into a few sets of the caches. */
+        p->copies_x = layer->bf16_x ||
+                      (p->path == PATH_TILE && p->x_stride % (1024 / (int)sizeof *p->x) == 0);
+    }
     p->row_shares = choose_row_shares(p);
-    /* Rows a multiple of 1 KiB apart crowd into a few sets of the caches. */
-    p->copies_x = layer->bf16_x || (!p->few && p->x_stride % (1024 / (int)sizeof *p->x) == 0);
 }
 
-static uint64_t align64(uint64_t bytes) {
-    return (bytes + 63) & ~(uint64_t)63;
+static uint64_t align_to(uint64_t bytes, uint64_t unit) {
+    return (bytes + unit - 1) / unit * unit;
 }
 
-/* Sizes are bounded: at most ROWS_AT_ONCE rows of a layer whose own bytes fitted 64 bits. */
-static kvl_status reserve_scratch(plan *p) {
+/* Bytes of the copy of x and of each worker's scratch. Sizes are bounded: at most ROWS_AT_ONCE rows
+ * of a layer whose own bytes fitted 64 bits. */
+static void size_scratch(plan *p) {
     const kvl_linear *layer = p->layer;
-    uint64_t panel = (uint64_t)layer->isa->panel, copy_bytes = 0;
-    uint64_t rows = (uint64_t)parts(p->n_rows, KVL_ONEDNN_ROWS) * KVL_ONEDNN_ROWS;
-    p->kernel_x = p->x;
+    uint64_t panel = (uint64_t)layer->isa->panel, n_in = (uint64_t)layer->n_in;
+    uint64_t rows = align_to((uint64_t)p->n_rows, MATRIX_ROWS);
     p->kernel_x_stride = p->x_stride;
-    p->thread_bytes =
-        (p->library ? rows : (uint64_t)BLOCK_ROWS * GROUP_PANELS) * panel * sizeof(float);
-    if (p->library) {
-        copy_bytes = rows * (uint64_t)layer->n_in * kvl_dtype_bytes(layer->codec->format.dtype);
-        p->thread_bytes += align64(p->library_scratch_bytes);
-    } else if (p->copies_x) {
-        p->kernel_x_stride = parts(layer->n_in, 16) * 16 + 16;
-        copy_bytes = (uint64_t)p->n_rows * (uint64_t)p->kernel_x_stride * sizeof(float);
+    if (p->path == PATH_LIBRARY) {
+        p->kernel_x_stride = layer->n_in;
+        p->copy_bytes = rows * n_in * kvl_dtype_bytes(layer->codec->format.dtype);
+        p->worker_bytes = rows * panel * sizeof(float) + align_to(p->library_scratch_bytes, 64);
+    } else if (p->path == PATH_MATRIX) {
+        /* Off multiples of 1 KiB, as below. */
+        p->kernel_x_stride = (int64_t)align_to(n_in, 32) + 32;
+        p->copy_bytes = rows * (uint64_t)p->kernel_x_stride * sizeof(uint16_t);
+        p->worker_bytes = layer->codec->matrix_scratch_bytes;
+    } else {
+        if (p->copies_x) {
+            p->kernel_x_stride = (int64_t)align_to(n_in, 16) + 16;
+            p->copy_bytes = (uint64_t)p->n_rows * (uint64_t)p->kernel_x_stride * sizeof(float);
+        }
+        p->worker_bytes =
+            (BLOCK_ROWS * GROUP_PANELS + (uint64_t)layer->isa->tile_k) * panel * sizeof(float);
+        /* Few rows: each worker has a copy of its own, which is sooner made than waited for. */
+        if (p->path == PATH_FEW) {
+            p->worker_bytes = p->copy_bytes;
+            p->copy_bytes = 0;
+        }
     }
-    p->thread_bytes += (uint64_t)layer->isa->tile_k * panel * sizeof(float);
-    /* A page apart, so that threads share no cache line nor page. */
-    p->thread_bytes = (p->thread_bytes + 4095) & ~(uint64_t)4095;
-    void *base;
-    uint64_t total;
-    if (!kvl_mul_u64(p->thread_bytes, (uint64_t)p->n_threads, &total) ||
-        !kvl_add_u64(total, align64(copy_bytes), &total))
-        return kvl_fail(KVL_ERR_OOM, "linear layer: scratch overflows");
-    KVL_TRY(arena_reserve(total, &base));
-    p->thread_areas = base;
-    p->copy = p->thread_areas + p->thread_bytes * (uint64_t)p->n_threads;
-    if (copy_bytes && !p->library) p->kernel_x = p->copy;
-    return KVL_OK;
+    /* A page apart, so that workers share no cache line nor page. */
+    p->copy_bytes = align_to(p->copy_bytes, 4096);
+    p->worker_bytes = align_to(p->worker_bytes, 4096);
 }
 
-/* ---- what a thread does --------------------------------------------------------------------- */
+static plan make_plan(const kvl_linear *layer, const kvl_linear_call *call, int64_t first,
+                      int n_workers) {
+    int64_t left = call->n_rows - first;
+    plan p = {.layer = layer,
+              .x = call->x + first * call->x_stride,
+              .x_stride = call->x_stride,
+              .n_rows = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE,
+              .sink = {.y = call->y + first * call->y_stride,
+                       .y_stride = call->y_stride,
+                       .n_out = layer->n_out,
+                       .bias = layer->bias,
+                       .accumulate = call->accumulate},
+              .n_workers = n_workers};
+    if ((double)p.n_rows * (double)layer->n_out * (double)layer->n_in < ALONE_BELOW)
+        p.n_workers = 1;
+    choose_path(&p);
+    size_scratch(&p);
+    return p;
+}
 
-static void copy_rows(const plan *p, range rows) {
+/* ---- what a worker does --------------------------------------------------------------------- */
+
+static void copy_float_rows(const plan *p, range rows, float *copy) {
     const kvl_linear *layer = p->layer;
-    size_t n_in = (size_t)layer->n_in;
     for (int64_t r = rows.from; r < rows.end; r++) {
-        const float *x = p->x + r * p->x_stride;
-        if (!p->library && !layer->bf16_x) {
-            memcpy((float *)p->copy + r * p->kernel_x_stride, x, n_in * sizeof *x);
-        } else if (!p->library) {
-            layer->isa->round_bf16(x, layer->n_in, (float *)p->copy + r * p->kernel_x_stride);
-        } else if (layer->codec->format.dtype == KVL_BF16) {
-            layer->isa->to_bf16(x, layer->n_in, (uint16_t *)p->copy + (size_t)r * n_in);
+        float *to = copy + r * p->kernel_x_stride;
+        if (layer->bf16_x) {
+            layer->isa->round_bf16(p->x + r * p->x_stride, layer->n_in, to);
         } else {
-            memcpy((float *)p->copy + (size_t)r * n_in, x, n_in * sizeof *x);
+            memcpy(to, p->x + r * p->x_stride, (size_t)layer->n_in * sizeof *to);
         }
+    }
+}
+
+/* Rows past the last up to a whole unit are zeros, and so is a row from n_in on. */
+static void copy_matrix_rows(const plan *p, range rows) {
+    const kvl_linear *layer = p->layer;
+    size_t elem_bytes = p->path == PATH_LIBRARY ? kvl_dtype_bytes(layer->codec->format.dtype) : 2;
+    size_t row_bytes = (size_t)p->kernel_x_stride * elem_bytes;
+    size_t used_bytes = (size_t)layer->n_in * elem_bytes;
+    for (int64_t r = rows.from; r < rows.end; r++) {
+        uint8_t *to = p->copy + (size_t)r * row_bytes;
+        if (r >= p->n_rows) {
+            memset(to, 0, row_bytes);
+            continue;
+        }
+        if (elem_bytes == 2) {
+            layer->isa->to_bf16(p->x + r * p->x_stride, layer->n_in, (uint16_t *)to);
+        } else {
+            memcpy(to, p->x + r * p->x_stride, used_bytes);
+        }
+        memset(to + used_bytes, 0, row_bytes - used_bytes);
     }
 }
 
@@ -251,9 +302,9 @@ static void group_of_panels(const plan *p, kvl_tile_job job, range panels, float
     }
 }
 
-static void many_rows(const plan *p, range rows, range panels, float *area) {
+static void many_rows(const plan *p, range rows, range panels) {
     const kvl_linear_isa *isa = p->layer->isa;
-    float *widened = area, *sums = area + (int64_t)isa->tile_k * isa->panel;
+    float *widened = (float *)p->area, *sums = widened + (int64_t)isa->tile_k * isa->panel;
     int64_t n_rows = rows.end - rows.from, n_blocks = parts(n_rows, BLOCK_ROWS);
     int64_t n_panels = panels.end - panels.from, n_groups = parts(n_panels, GROUP_PANELS);
     for (int64_t b = 0; b < n_blocks; b++) {
@@ -273,79 +324,162 @@ static void many_rows(const plan *p, range rows, range panels, float *area) {
     }
 }
 
-static kvl_status library_rows(const plan *p, range rows, range panels, uint8_t *area) {
+static void matrix_rows(const plan *p, range rows, range panels) {
+    const kvl_linear *layer = p->layer;
+    kvl_matrix_job job = {.panels = layer->panels,
+                          .panel_bytes = layer->panel_bytes,
+                          .first_panel = panels.from,
+                          .end_panel = panels.end,
+                          .x = (const uint16_t *)p->copy + rows.from * p->kernel_x_stride,
+                          .x_stride = p->kernel_x_stride,
+                          .n_rows = rows.end - rows.from,
+                          .n_in = layer->n_in,
+                          .sink = p->sink,
+                          .scratch = p->area};
+    job.sink.y += rows.from * job.sink.y_stride;
+    layer->codec->matrix(&job);
+}
+
+static kvl_status library_rows(const plan *p, range rows, range panels) {
     const kvl_linear *layer = p->layer;
     uint64_t row_bytes = (uint64_t)layer->n_in * kvl_dtype_bytes(layer->codec->format.dtype);
-    const uint8_t *x = (const uint8_t *)p->copy + (uint64_t)rows.from * row_bytes;
-    float *sums = (float *)(area + align64(p->library_scratch_bytes));
+    const uint8_t *x = p->copy + (uint64_t)rows.from * row_bytes;
+    float *sums = (float *)(p->area + align_to(p->library_scratch_bytes, 64));
     kvl_linear_sink sink = p->sink;
     sink.y += rows.from * sink.y_stride;
     for (int64_t i = panels.from; i < panels.end; i++) {
         KVL_TRY(kvl_onednn_run(layer->onednn, rows.end - rows.from, x,
-                               layer->panels + (uint64_t)i * layer->panel_bytes, sums, area));
+                               layer->panels + (uint64_t)i * layer->panel_bytes, sums, p->area));
         layer->isa->store(sums, layer->isa->panel, rows.end - rows.from, i * layer->isa->panel,
                           &sink);
     }
     return KVL_OK;
 }
 
-static void thread_share(plan *p, int thread) {
-    int panel_shares = p->n_threads / p->row_shares;
-    if (thread >= panel_shares * p->row_shares) return;
-    range rows = row_share(p, thread / panel_shares);
-    range panels = share_of(p->layer->n_panels, thread % panel_shares, panel_shares);
-    uint8_t *area = p->thread_areas + (uint64_t)thread * p->thread_bytes;
-    if (p->library) {
-        kvl_status status = library_rows(p, rows, panels, area);
-        if (status != KVL_OK) {
-#pragma omp atomic write
-            p->status = status;
-        }
-    } else if (p->few) {
-        few_rows(p, panels);
+/* The x that every worker reads, made together. */
+static void share_copy(plan *p, kvl_worker *worker) {
+    int64_t first, last;
+    if (p->path == PATH_TILE) {
+        kvl_worker_share(worker, p->n_rows, &first, &last);
+        copy_float_rows(p, (range){first, last}, (float *)p->copy);
+        p->kernel_x = (const float *)p->copy;
     } else {
-        many_rows(p, rows, panels, (float *)area);
+        kvl_worker_share(worker, (int64_t)align_to((uint64_t)p->n_rows, MATRIX_ROWS), &first,
+                         &last);
+        copy_matrix_rows(p, (range){first, last});
+    }
+    kvl_team_barrier(worker);
+}
+
+static kvl_status run_share(plan *p, kvl_worker *worker) {
+    int panel_shares = p->n_workers / p->row_shares, share = worker->index;
+    p->kernel_x = p->x;
+    if (p->copies_x && p->path != PATH_FEW) share_copy(p, worker);
+    if (share >= panel_shares * p->row_shares) return KVL_OK;
+    range rows = row_share(p, share / panel_shares);
+    range panels = share_of(p->layer->n_panels, share % panel_shares, panel_shares);
+    switch (p->path) {
+    case PATH_LIBRARY:
+        return library_rows(p, rows, panels);
+    case PATH_MATRIX:
+        matrix_rows(p, rows, panels);
+        return KVL_OK;
+    case PATH_FEW:
+        if (p->copies_x) {
+            copy_float_rows(p, rows, (float *)p->area);
+            p->kernel_x = (const float *)p->area;
+        }
+        few_rows(p, panels);
+        return KVL_OK;
+    default:
+        many_rows(p, rows, panels);
+        return KVL_OK;
     }
 }
 
-static kvl_status run_rows(plan *p) {
-    choose_path(p);
-    KVL_TRY(reserve_scratch(p));
-    bool together = p->copies_x && p->n_rows * p->layer->n_in >= COPY_ALONE_BELOW;
-    if (p->copies_x && !together) copy_rows(p, (range){0, p->n_rows});
-#pragma omp parallel num_threads(p->n_threads)
-    {
-        /* Fewer threads than asked for (a nested call) take several shares each. */
-        int thread = omp_get_thread_num(), n = omp_get_num_threads();
-        if (together) {
-            copy_rows(p, share_of(p->n_rows, thread, n));
-#pragma omp barrier
+/* ---- calls ---------------------------------------------------------------------------------- */
+
+uint64_t kvl_linear_workspace_bytes(const kvl_linear *layer, int64_t n_rows, int n_workers) {
+    /* Which path a row count takes is no rising function of it: the largest need of each counts. */
+    const int64_t steps[] = {n_rows, KVL_STREAM_ROWS, KVL_LINEAR_ONEDNN_FROM,
+                             layer->codec->matrix_rows, ROWS_AT_ONCE};
+    uint64_t most = 0;
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        for (int64_t rows = steps[i] - 1; rows <= steps[i]; rows++) {
+            if (rows < 1 || rows > n_rows) continue;
+            kvl_linear_call call = {.n_rows = rows, .x_stride = 1024};
+            plan p = make_plan(layer, &call, 0, n_workers);
+            uint64_t bytes;
+            if (!kvl_mul_u64(p.worker_bytes, (uint64_t)n_workers, &bytes) ||
+                !kvl_add_u64(bytes, p.copy_bytes, &bytes))
+                return UINT64_MAX;
+            if (bytes > most) most = bytes;
         }
-        for (int i = thread; i < p->n_threads; i += n) thread_share(p, i);
     }
-    if (p->status != KVL_OK) return kvl_fail(p->status, "linear layer: oneDNN failed in a product");
+    return most;
+}
+
+static kvl_status check_call(const kvl_linear *layer, const kvl_linear_call *call) {
+    if (layer->is_set) return kvl_fail(KVL_ERR_INTERNAL, "linear layer: run before finish");
+    if (call->n_rows < 0 ||
+        (call->n_rows > 1 && (call->x_stride < layer->n_in || call->y_stride < layer->n_out)))
+        return kvl_fail(KVL_ERR_INTERNAL,
+                        "linear layer %lld x %lld: %lld rows with strides %lld and %lld",
+                        (long long)layer->n_out, (long long)layer->n_in, (long long)call->n_rows,
+                        (long long)call->x_stride, (long long)call->y_stride);
     return KVL_OK;
+}
+
+kvl_status kvl_linear_part(const kvl_linear *layer, const kvl_linear_call *call,
+                           kvl_worker *worker) {
+    KVL_TRY(check_call(layer, call));
+    kvl_status status = KVL_OK;
+    for (int64_t first = 0; first < call->n_rows; first += ROWS_AT_ONCE) {
+        plan p = make_plan(layer, call, first, worker->n);
+        if (p.copy_bytes + p.worker_bytes * (uint64_t)worker->n > call->workspace_bytes)
+            return kvl_fail(KVL_ERR_INTERNAL, "linear layer: workspace of %llu bytes is too small",
+                            (unsigned long long)call->workspace_bytes);
+        p.copy = call->workspace;
+        p.area = p.copy + p.copy_bytes + p.worker_bytes * (uint64_t)worker->index;
+        /* The next rows reuse the copy that others may still read. */
+        if (first) kvl_team_barrier(worker);
+        /* A failure of one worker must not keep the others waiting at a barrier. */
+        kvl_status mine = run_share(&p, worker);
+        if (mine != KVL_OK) status = kvl_fail_prefix(mine, "linear layer");
+    }
+    return status;
+}
+
+typedef struct run_context {
+    const kvl_linear *layer;
+    const kvl_linear_call *call;
+    _Atomic int status;
+} run_context;
+
+static void run_part(kvl_worker *worker, void *context) {
+    run_context *c = context;
+    kvl_status status = kvl_linear_part(c->layer, c->call, worker);
+    if (status != KVL_OK) atomic_store(&c->status, (int)status);
 }
 
 kvl_status kvl_linear_run(const kvl_linear *layer, const float *x, int64_t x_stride, int64_t n_rows,
                           float *y, int64_t y_stride, bool accumulate) {
-    if (layer->is_set) return kvl_fail(KVL_ERR_INTERNAL, "linear layer: run before finish");
-    if (n_rows < 0 || (n_rows > 1 && (x_stride < layer->n_in || y_stride < layer->n_out)))
-        return kvl_fail(KVL_ERR_INTERNAL,
-                        "linear layer %lld x %lld: %lld rows with strides %lld and %lld",
-                        (long long)layer->n_out, (long long)layer->n_in, (long long)n_rows,
-                        (long long)x_stride, (long long)y_stride);
-    for (int64_t r = 0; r < n_rows; r += ROWS_AT_ONCE) {
-        plan p = {.layer = layer,
-                  .x = x + r * x_stride,
-                  .x_stride = x_stride,
-                  .n_rows = n_rows - r < ROWS_AT_ONCE ? n_rows - r : ROWS_AT_ONCE,
-                  .sink = {.y = y + r * y_stride,
-                           .y_stride = y_stride,
-                           .n_out = layer->n_out,
-                           .bias = layer->bias,
-                           .accumulate = accumulate}};
-        KVL_TRY(run_rows(&p));
-    }
+    kvl_linear_call call = {.x = x,
+                            .x_stride = x_stride,
+                            .n_rows = n_rows,
+                            .y = y,
+                            .y_stride = y_stride,
+                            .accumulate = accumulate};
+    KVL_TRY(check_call(layer, &call));
+    int n_workers = kvl_threads();
+    if (n_rows == 0) return KVL_OK;
+    call.workspace_bytes = kvl_linear_workspace_bytes(layer, n_rows, n_workers);
+    if (call.workspace_bytes == UINT64_MAX)
+        return kvl_fail(KVL_ERR_OOM, "linear layer: scratch overflows");
+    KVL_TRY(arena_reserve(call.workspace_bytes, &call.workspace));
+    run_context context = {.layer = layer, .call = &call};
+    kvl_team_run(n_workers, run_part, &context, NULL);
+    if (context.status != KVL_OK)
+        return kvl_fail((kvl_status)context.status, "linear layer: a product failed");
     return KVL_OK;
 }
