@@ -10,7 +10,8 @@
 static bool layer_size(kvl_linear *layer) {
     uint64_t outs;
     return kvl_add_u64((uint64_t)layer->n_out, (uint64_t)layer->codec->panel - 1, &outs) &&
-           layer->codec->panel_bytes(layer->n_in, &layer->panel_bytes) &&
+           (layer->blocks ? kvl_linear_blocks_panel_bytes(layer, &layer->panel_bytes)
+                          : layer->codec->panel_bytes(layer->n_in, &layer->panel_bytes)) &&
            kvl_align_u64(layer->panel_bytes, 64, &layer->panel_bytes) &&
            kvl_mul_u64(layer->panel_bytes, outs / (uint64_t)layer->codec->panel, &layer->bytes);
 }
@@ -33,11 +34,11 @@ kvl_status kvl_linear_create(int64_t n_out, int64_t n_in, const kvl_linear_optio
                           .n_in = n_in,
                           .bf16_x = options->compute_dtype == KVL_BF16,
                           .deterministic = options->deterministic};
-    kvl_status status = KVL_OK;
-    if (!layer_size(layer)) {
+    kvl_status status = codec->blocks ? kvl_linear_blocks_create(layer, options) : KVL_OK;
+    if (status == KVL_OK && !layer_size(layer)) {
         status = kvl_fail(KVL_ERR_OOM, "linear layer %lld x %lld: size overflows", (long long)n_out,
                           (long long)n_in);
-    } else {
+    } else if (status == KVL_OK) {
         layer->n_panels = (int64_t)(layer->bytes / layer->panel_bytes);
         status = kvl_mem_alloc(layer->bytes, (void **)&layer->panels);
     }
@@ -46,6 +47,7 @@ kvl_status kvl_linear_create(int64_t n_out, int64_t n_in, const kvl_linear_optio
         kvl_linear_destroy(layer);
         return status;
     }
+    if (layer->blocks) kvl_linear_blocks_start(layer);
     *out = layer;
     return KVL_OK;
 }
@@ -56,6 +58,7 @@ kvl_status kvl_linear_set_rows(kvl_linear *layer, int64_t first, int64_t n_rows,
         return kvl_fail(KVL_ERR_INPUT, "linear layer: rows %lld + %lld: the layer has %lld",
                         (long long)first, (long long)n_rows, (long long)layer->n_out);
     if (!layer->is_set) return kvl_fail(KVL_ERR_INTERNAL, "linear layer: set after finish");
+    if (layer->blocks) return kvl_linear_blocks_set_rows(layer, first, n_rows, rows);
     int64_t panel = layer->codec->panel;
     for (int64_t row = first, end = first + n_rows; row < end;) {
         int64_t lane = row % panel, n = panel - lane < end - row ? panel - lane : end - row;
@@ -90,6 +93,7 @@ void kvl_linear_destroy(kvl_linear *layer) {
     kvl_mem_free(layer->is_set, (uint64_t)layer->n_out);
     kvl_mem_free(layer->bias, (uint64_t)layer->n_panels * panel * sizeof *layer->bias);
     kvl_onednn_destroy(layer->onednn);
+    kvl_linear_blocks_destroy(layer);
     free(layer);
 }
 
@@ -113,7 +117,7 @@ uint64_t kvl_linear_bytes(const kvl_linear *layer) {
 
 kvl_work kvl_linear_work(const kvl_linear *layer, int64_t n_rows) {
     double rows = (double)n_rows, n_out = (double)layer->n_out, n_in = (double)layer->n_in;
-    double weights = n_out * n_in * layer->codec->format.bits_per_weight / 8;
+    double weights = n_out * n_in * kvl_linear_bits(layer) / 8;
     double bias = layer->bias ? n_out * sizeof(float) : 0;
     return (kvl_work){.read_bytes = weights + bias + rows * n_in * sizeof(float),
                       .write_bytes = rows * n_out * sizeof(float),

@@ -22,6 +22,7 @@
 #include "core/status.h"
 #include "core/team.h"
 #include "core/work.h"
+#include "quant/nf4.h"
 
 typedef struct kvl_linear kvl_linear; /* opaque: packed weights, bias, shape, format */
 
@@ -30,17 +31,26 @@ typedef struct kvl_weight_format {
     const char *summary; /* one line for `kvlab info` */
     kvl_dtype dtype;     /* stored element type */
     double bits_per_weight;
+    bool in_blocks; /* scales are shared in blocks of the tensor: nf4_block applies */
 } kvl_weight_format;
 
 size_t kvl_weight_format_count(void);
 const kvl_weight_format *kvl_weight_format_at(size_t index);
 kvl_status kvl_weight_format_find(const char *name, const kvl_weight_format **out);
 
+enum { KVL_LINEAR_MAX_PARTS = 4 };
+
 typedef struct kvl_linear_options {
     const kvl_weight_format *format;
     kvl_dtype
         compute_dtype;  /* f32, or bf16: x is rounded to bf16 (nearest even) before the product */
     bool deterministic; /* own kernels only, fixed order of sums */
+    /* nf4, nf4_dq, fp4: weights of a block, a power of two from 32 to 4096; 0 = 64. */
+    int64_t nf4_block;
+    /* Tensors that the layer stacks by rows, n_out in all: blocks, and double quantisation, stay
+     * within each. n_parts 0: the layer is one tensor. */
+    int n_parts;
+    int64_t part_rows[KVL_LINEAR_MAX_PARTS];
 } kvl_linear_options;
 
 /* Starts an [n_out, n_in] layer. Fill every row with kvl_linear_set_rows, then kvl_linear_finish.
@@ -50,8 +60,15 @@ kvl_status kvl_linear_create(int64_t n_out, int64_t n_in, const kvl_linear_optio
 
 /* Rows first .. first + n_rows of W as float32 [n_rows][n_in] (row-major), encoded into the format
  * (exact when the values are representable). Rows may come in any order, from several threads for
- * disjoint whole panels. `bias` in finish: [n_out] float32 or NULL. */
+ * disjoint whole panels. Formats of blocks (nf4, nf4_dq, fp4) take each row once. `bias` in finish:
+ * [n_out] float32 or NULL. */
 kvl_status kvl_linear_set_rows(kvl_linear *layer, int64_t first, int64_t n_rows, const float *rows);
+/* Rows first .. first + n_rows of the layer from a tensor that is quantised already, in the layer's
+ * type and block: rows tensor_row on of one that is n_in wide. Codes and absmax are taken as they
+ * are; nothing is rounded. All rows of a layer come this way or none. KVL_ERR_UNSUPPORTED when type
+ * or block differ. */
+kvl_status kvl_linear_set_nf4(kvl_linear *layer, int64_t first, int64_t n_rows,
+                              const kvl_nf4_tensor *tensor, int64_t tensor_row);
 kvl_status kvl_linear_finish(kvl_linear *layer, const float *bias);
 void kvl_linear_destroy(kvl_linear *layer);
 

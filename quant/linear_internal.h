@@ -50,6 +50,21 @@ typedef struct kvl_matrix_job {
     uint8_t *scratch; /* matrix_scratch_bytes of this worker's own, 64-byte aligned */
 } kvl_matrix_job;
 
+/* What a format adds whose weights share a scale in blocks of the flattened tensor. A panel knows
+ * its block size, so that decode_row, decode_tile and stream need nothing else. */
+typedef struct kvl_block_codec {
+    kvl_nf4_type type;
+    bool nested; /* absmax is rounded to 8 bits (double quantisation) */
+    /* Bytes of one panel; false when they overflow 64 bits. */
+    bool (*panel_bytes)(int64_t n_in, int64_t block, uint64_t *out);
+    void (*start_panel)(void *panel, kvl_nf4_type type, int64_t n_in, int64_t block);
+    /* Then, of each lane: weights before its first one in that one's block; its codes, one a byte
+     * [n_in]; absmax of the blocks it touches. */
+    void (*set_phase)(void *panel, int64_t lane, int64_t phase);
+    void (*set_codes)(void *panel, int64_t n_in, int64_t lane, const uint8_t *codes);
+    void (*set_absmax)(void *panel, int64_t n_in, int64_t lane, const float *absmax);
+} kvl_block_codec;
+
 typedef struct kvl_weight_codec {
     kvl_weight_format format; /* the public face */
     int panel;                /* output rows of a panel */
@@ -75,6 +90,8 @@ typedef struct kvl_weight_codec {
     const char *matrix_kernel; /* "matrix/amx" */
     int matrix_rows;
     uint64_t matrix_scratch_bytes;
+    /* Weights share scales in blocks: takes the place of panel_bytes and encode; else NULL. */
+    const kvl_block_codec *blocks;
 } kvl_weight_codec;
 
 /* sums[n_rows][panel] = (resume ? sums : 0) + x[n_rows][x_stride] weights[n_k][panel], added in the
@@ -116,17 +133,28 @@ struct kvl_linear {
     const kvl_linear_isa *isa;
     int64_t n_out, n_in, n_panels;
     uint64_t panel_bytes, bytes;
-    uint8_t *panels;    /* [n_panels][panel_bytes] */
-    float *bias;        /* [n_panels * panel] padded with zeros, or NULL */
-    uint8_t *is_set;    /* [n_out], until finish */
-    bool bf16_x;        /* x is rounded to bf16 */
-    bool deterministic; /* no kernel whose order of sums depends on the row count */
-    kvl_onednn *onednn; /* takes the many-row products; NULL: own kernels take all */
+    uint8_t *panels;                  /* [n_panels][panel_bytes] */
+    float *bias;                      /* [n_panels * panel] padded with zeros, or NULL */
+    uint8_t *is_set;                  /* [n_out], until finish */
+    bool bf16_x;                      /* x is rounded to bf16 */
+    bool deterministic;               /* no kernel whose order of sums depends on the row count */
+    struct kvl_linear_blocks *blocks; /* filling state of a format of blocks, or NULL */
+    kvl_onednn *onednn;               /* takes the many-row products; NULL: own kernels take all */
 };
 
 /* The instruction set's kernels and the format's, for the level that kvl_isa_current() says. */
 const kvl_linear_isa *kvl_linear_isa_now(void);
 const kvl_weight_codec *kvl_weight_codec_now(const kvl_weight_format *format);
+
+/* quant/linear_blocks.c: the life of a layer whose format has blocks. Sizes and memory for `layer`
+ * (codec, n_out and n_in are set); rows; release. */
+kvl_status kvl_linear_blocks_create(kvl_linear *layer, const kvl_linear_options *options);
+bool kvl_linear_blocks_panel_bytes(const kvl_linear *layer, uint64_t *out);
+void kvl_linear_blocks_start(kvl_linear *layer);
+kvl_status kvl_linear_blocks_set_rows(kvl_linear *layer, int64_t first, int64_t n_rows,
+                                      const float *rows);
+void kvl_linear_blocks_destroy(kvl_linear *layer);
+double kvl_linear_bits(const kvl_linear *layer); /* of a weight, its share of scales included */
 
 /* Whether n_rows rows of this layer take the matrix path. */
 static inline bool kvl_linear_uses_matrix(const kvl_linear *layer, int64_t n_rows) {

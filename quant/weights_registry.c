@@ -27,7 +27,11 @@ const kvl_linear_isa *kvl_linear_isa_now(void) {
 DECLARE(f32);
 DECLARE(f16);
 DECLARE(bf16);
-static const kvl_weight_codec *const formats[][N_LEVELS] = {ENTRY(f32), ENTRY(f16), ENTRY(bf16)};
+DECLARE(nf4);
+DECLARE(nf4_dq);
+DECLARE(fp4);
+static const kvl_weight_codec *const formats[][N_LEVELS] = {ENTRY(f32), ENTRY(f16),    ENTRY(bf16),
+                                                        ENTRY(nf4), ENTRY(nf4_dq), ENTRY(fp4)};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 size_t kvl_weight_format_count(void) {
