@@ -11,7 +11,11 @@
 #include "core/dtype.h"
 #include "core/kv_view.h"
 #include "core/status.h"
+#include "core/team.h"
 
+/* Operations take a worker: every worker of a team calls with equal arguments and does its share of
+ * the rows (the same rows in every operation of equally many, so that these need no barrier between
+ * them). NULL: the whole call, on a region of its own where that pays. */
 typedef struct kvl_device {
     const char *name;    /* "cpu" */
     const char *summary; /* one line for `kvlab info` */
@@ -27,33 +31,34 @@ typedef struct kvl_device {
 
     /* out [n][dim] = x / sqrt(mean(x^2) + eps) * weight [dim]; in place allowed. With `groups` > 1
      * each row is `groups` vectors of `dim` that share `weight` (Q/K norm per head). */
-    kvl_status (*rmsnorm)(const float *x, const float *weight, float eps, int64_t n_rows,
-                          int64_t groups, int64_t dim, int64_t x_stride, float *out,
+    kvl_status (*rmsnorm)(kvl_worker *worker, const float *x, const float *weight, float eps,
+                          int64_t n_rows, int64_t groups, int64_t dim, int64_t x_stride, float *out,
                           int64_t out_stride);
 
     /* Rotates pairs (i, i + head_dim / 2) of each head in place by position * inv_freq[i]
      * (half-split order). x [n][n_heads * head_dim]. Angles: float32 position * inv_freq product,
      * cos and sin in float32, as Transformers computes them. positions [n]; inv_freq [head_dim /
      * 2]. */
-    kvl_status (*rope)(float *x, int64_t x_stride, int64_t n_rows, int32_t n_heads,
-                       int32_t head_dim, const int32_t *positions, const float *inv_freq);
+    kvl_status (*rope)(kvl_worker *worker, float *x, int64_t x_stride, int64_t n_rows,
+                       int32_t n_heads, int32_t head_dim, const int32_t *positions,
+                       const float *inv_freq);
 
-    /* out [n][dim] = silu(gate) * up. */
-    kvl_status (*swiglu)(const float *gate, const float *up, int64_t in_stride, int64_t n_rows,
-                         int64_t dim, float *out, int64_t out_stride);
+    /* out [n][dim] = silu(gate) * up. Shares are pieces of rows. */
+    kvl_status (*swiglu)(kvl_worker *worker, const float *gate, const float *up, int64_t in_stride,
+                         int64_t n_rows, int64_t dim, float *out, int64_t out_stride);
 
-    /* x += y, n elements. */
-    kvl_status (*add)(float *x, const float *y, int64_t n);
-
-    /* Converts n elements to or from a 16-bit or fp8 dtype (round to nearest even). */
-    kvl_status (*convert)(const void *src, kvl_dtype src_dtype, void *dst, kvl_dtype dst_dtype,
-                          int64_t n);
+    /* Converts n_rows rows of n elements to or from a 16-bit or fp8 dtype (round to nearest even).
+     */
+    kvl_status (*convert)(kvl_worker *worker, int64_t n_rows, int64_t n, const void *src,
+                          kvl_dtype src_dtype, int64_t src_stride, void *dst, kvl_dtype dst_dtype,
+                          int64_t dst_stride);
 
     /* Appends k, v [n_tokens][n_kv_heads * head_dim] (row strides given) to the cache: the i-th new
      * token of sequence s goes to position kv_lens[s] - q_len + i, encoded in the view's dtype and
-     * scale. *saturated += values that saturated or overflowed (K and V). */
-    kvl_status (*kv_append)(const kvl_kv_view *view, const int32_t *q_start, const float *k,
-                            int64_t k_stride, const float *v, int64_t v_stride, int64_t *saturated);
+     * scale. *saturated += values that saturated or overflowed (K and V), atomically. */
+    kvl_status (*kv_append)(kvl_worker *worker, const kvl_kv_view *view, const int32_t *q_start,
+                            const float *k, int64_t k_stride, const float *v, int64_t v_stride,
+                            int64_t *saturated);
     /* Copies n_slots slots (all heads, K and V) inside the pools, for allocator orders. */
     kvl_status (*kv_copy)(const kvl_kv_view *view, int64_t src_slot, int64_t dst_slot,
                           int64_t n_slots);

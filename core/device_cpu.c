@@ -1,7 +1,6 @@
-/* The cpu device: host memory, and the plain operations split over threads by rows. A call with
- * little work stays on the calling thread, since waking a team costs more than a decode step's
- * norms take. */
-#include <omp.h>
+/* The cpu device: host memory, and the plain operations split over workers by rows. A call without
+ * a worker and with little work stays on the calling thread, since waking a team costs more than a
+ * decode step's norms take. */
 #include <string.h>
 
 #include "core/device_kernels.h"
@@ -18,17 +17,29 @@ static const kvl_device_kernels *kernels(void) {
     return isa >= KVL_ISA_AVX2 ? &kvl_device_kernels_avx2 : &kvl_device_kernels_scalar;
 }
 
-/* Runs fn over rows 0 .. n_rows, each of row_elems elements of work. */
-static void for_rows(kvl_rows_fn fn, const void *args, int64_t n_rows, int64_t row_elems) {
-    int n_threads = kvl_threads();
-    if (n_threads == 1 || n_rows < 2 || n_rows * row_elems < PARALLEL_FROM) {
-        fn(args, 0, n_rows);
-        return;
-    }
-#pragma omp parallel num_threads(n_threads)
-    {
-        int64_t n = omp_get_num_threads(), i = omp_get_thread_num();
-        fn(args, n_rows * i / n, n_rows * (i + 1) / n);
+typedef struct rows_call {
+    kvl_rows_fn fn;
+    const void *args;
+    int64_t n_rows;
+} rows_call;
+
+static void rows_share(kvl_worker *worker, void *context) {
+    const rows_call *call = context;
+    int64_t first, last;
+    kvl_worker_share(worker, call->n_rows, &first, &last);
+    if (first < last) call->fn(call->args, first, last);
+}
+
+/* Runs fn over rows 0 .. n_rows, each of row_elems elements of work: the worker's share, or,
+ * without one, all. */
+static void for_rows(kvl_worker *worker, kvl_rows_fn fn, const void *args, int64_t n_rows,
+                     int64_t row_elems) {
+    rows_call call = {fn, args, n_rows};
+    if (worker) {
+        rows_share(worker, &call);
+    } else {
+        bool alone = n_rows < 2 || n_rows * row_elems < PARALLEL_FROM;
+        kvl_team_run(alone ? 1 : kvl_threads(), rows_share, &call, NULL);
     }
 }
 
@@ -50,36 +61,32 @@ static kvl_status no_wait(void) {
 
 /* ---- operations ----------------------------------------------------------------------------- */
 
-static kvl_status rmsnorm(const float *x, const float *weight, float eps, int64_t n_rows,
-                          int64_t groups, int64_t dim, int64_t x_stride, float *out,
+static kvl_status rmsnorm(kvl_worker *worker, const float *x, const float *weight, float eps,
+                          int64_t n_rows, int64_t groups, int64_t dim, int64_t x_stride, float *out,
                           int64_t out_stride) {
     if (groups < 1 || dim < 1)
         return kvl_fail(KVL_ERR_INPUT, "rmsnorm: %lld groups of %lld: at least 1",
                         (long long)groups, (long long)dim);
     const kvl_rmsnorm_args args = {x, weight, eps, groups, dim, x_stride, out_stride, out};
-    for_rows(kernels()->rmsnorm, &args, n_rows, groups * dim);
+    for_rows(worker, kernels()->rmsnorm, &args, n_rows, groups * dim);
     return KVL_OK;
 }
 
-static kvl_status rope(float *x, int64_t x_stride, int64_t n_rows, int32_t n_heads,
-                       int32_t head_dim, const int32_t *positions, const float *inv_freq) {
+static kvl_status rope(kvl_worker *worker, float *x, int64_t x_stride, int64_t n_rows,
+                       int32_t n_heads, int32_t head_dim, const int32_t *positions,
+                       const float *inv_freq) {
     if (head_dim < 2 || head_dim % 2)
         return kvl_fail(KVL_ERR_INPUT, "rope: head_dim %d: even and at least 2", head_dim);
     const kvl_rope_args args = {x, x_stride, n_heads, head_dim, positions, inv_freq};
-    for_rows(kernels()->rope, &args, n_rows, (int64_t)n_heads * head_dim);
+    for_rows(worker, kernels()->rope, &args, n_rows, (int64_t)n_heads * head_dim);
     return KVL_OK;
 }
 
-static kvl_status swiglu(const float *gate, const float *up, int64_t in_stride, int64_t n_rows,
-                         int64_t dim, float *out, int64_t out_stride) {
+static kvl_status swiglu(kvl_worker *worker, const float *gate, const float *up, int64_t in_stride,
+                         int64_t n_rows, int64_t dim, float *out, int64_t out_stride) {
     const kvl_swiglu_args args = {gate, up, in_stride, dim, out_stride, out};
-    for_rows(kernels()->swiglu, &args, n_rows, dim);
-    return KVL_OK;
-}
-
-static kvl_status add(float *x, const float *y, int64_t n) {
-    const kvl_add_args args = {x, y};
-    for_rows(kernels()->add, &args, n, 1);
+    int64_t n_pieces = (dim + KVL_SWIGLU_PIECE - 1) / KVL_SWIGLU_PIECE;
+    for_rows(worker, kernels()->swiglu, &args, n_rows * n_pieces, KVL_SWIGLU_PIECE);
     return KVL_OK;
 }
 
@@ -89,37 +96,45 @@ typedef struct convert_args {
     const uint8_t *src;
     uint8_t *dst;
     kvl_dtype src_dtype, dst_dtype;
+    int64_t n, src_stride, dst_stride; /* elements */
 } convert_args;
 
-static void convert_range(const void *args, int64_t first, int64_t last) {
+static void convert_row(kvl_dtype src_dtype, const uint8_t *src, kvl_dtype dst_dtype, uint8_t *dst,
+                        int64_t n) {
     enum { BLOCK = 1024 };
-    const convert_args *a = args;
-    int64_t src_bytes = (int64_t)kvl_dtype_bytes(a->src_dtype);
-    int64_t dst_bytes = (int64_t)kvl_dtype_bytes(a->dst_dtype);
-    const uint8_t *src = a->src + first * src_bytes;
-    uint8_t *dst = a->dst + first * dst_bytes;
-    int64_t n = last - first;
-    if (a->src_dtype == KVL_F32) {
-        kvl_encode(a->dst_dtype, (const float *)src, n, 1.0f, dst);
-    } else if (a->dst_dtype == KVL_F32) {
-        kvl_decode(a->src_dtype, src, n, 1.0f, (float *)dst);
+    int64_t src_bytes = (int64_t)kvl_dtype_bytes(src_dtype);
+    int64_t dst_bytes = (int64_t)kvl_dtype_bytes(dst_dtype);
+    if (src_dtype == KVL_F32) {
+        kvl_encode(dst_dtype, (const float *)src, n, 1.0f, dst);
+    } else if (dst_dtype == KVL_F32) {
+        kvl_decode(src_dtype, src, n, 1.0f, (float *)dst);
     } else { /* float32 holds every value of the other formats, so this rounds once */
         float block[BLOCK];
         for (int64_t i = 0; i < n; i += BLOCK) {
             int64_t m = n - i < BLOCK ? n - i : BLOCK;
-            kvl_decode(a->src_dtype, src + i * src_bytes, m, 1.0f, block);
-            kvl_encode(a->dst_dtype, block, m, 1.0f, dst + i * dst_bytes);
+            kvl_decode(src_dtype, src + i * src_bytes, m, 1.0f, block);
+            kvl_encode(dst_dtype, block, m, 1.0f, dst + i * dst_bytes);
         }
     }
 }
 
-static kvl_status convert(const void *src, kvl_dtype src_dtype, void *dst, kvl_dtype dst_dtype,
-                          int64_t n) {
+static void convert_range(const void *args, int64_t first, int64_t last) {
+    const convert_args *a = args;
+    int64_t src_bytes = a->src_stride * (int64_t)kvl_dtype_bytes(a->src_dtype);
+    int64_t dst_bytes = a->dst_stride * (int64_t)kvl_dtype_bytes(a->dst_dtype);
+    for (int64_t row = first; row < last; row++)
+        convert_row(a->src_dtype, a->src + row * src_bytes, a->dst_dtype, a->dst + row * dst_bytes,
+                    a->n);
+}
+
+static kvl_status convert(kvl_worker *worker, int64_t n_rows, int64_t n, const void *src,
+                          kvl_dtype src_dtype, int64_t src_stride, void *dst, kvl_dtype dst_dtype,
+                          int64_t dst_stride) {
     if (!kvl_kv_format_of(src_dtype) || !kvl_kv_format_of(dst_dtype))
         return kvl_fail(KVL_ERR_UNSUPPORTED, "convert %s to %s: f32, f16, bf16 and fp8 only",
                         kvl_dtype_name(src_dtype), kvl_dtype_name(dst_dtype));
-    const convert_args args = {src, dst, src_dtype, dst_dtype};
-    for_rows(convert_range, &args, n, 1);
+    const convert_args args = {src, dst, src_dtype, dst_dtype, n, src_stride, dst_stride};
+    for_rows(worker, convert_range, &args, n_rows, n);
     return KVL_OK;
 }
 
@@ -195,12 +210,13 @@ static kvl_status check_append(const kvl_kv_view *view, const int32_t *q_start) 
     return KVL_OK;
 }
 
-static kvl_status kv_append(const kvl_kv_view *view, const int32_t *q_start, const float *k,
-                            int64_t k_stride, const float *v, int64_t v_stride,
+static kvl_status kv_append(kvl_worker *worker, const kvl_kv_view *view, const int32_t *q_start,
+                            const float *k, int64_t k_stride, const float *v, int64_t v_stride,
                             int64_t *saturated) {
     KVL_TRY(check_append(view, q_start));
     const append_args args = {view, q_start, k, v, k_stride, v_stride, saturated};
-    for_rows(append_range, &args, q_start[view->n_seqs], 2LL * view->n_kv_heads * view->head_dim);
+    for_rows(worker, append_range, &args, q_start[view->n_seqs],
+             2LL * view->n_kv_heads * view->head_dim);
     return KVL_OK;
 }
 
@@ -251,7 +267,6 @@ const kvl_device kvl_device_cpu = {
     .rmsnorm = rmsnorm,
     .rope = rope,
     .swiglu = swiglu,
-    .add = add,
     .convert = convert,
     .kv_append = kv_append,
     .kv_copy = kv_copy,

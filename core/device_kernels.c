@@ -122,23 +122,19 @@ static vf silu_times(vf gate, vf up) {
 
 static void swiglu(const void *args, int64_t first, int64_t last) {
     const kvl_swiglu_args *a = args;
-    for (int64_t row = first; row < last; row++) {
+    int64_t n_pieces = (a->dim + KVL_SWIGLU_PIECE - 1) / KVL_SWIGLU_PIECE;
+    for (int64_t piece = first; piece < last; piece++) {
+        int64_t row = piece / n_pieces, i = piece % n_pieces * KVL_SWIGLU_PIECE;
+        int64_t end = i + KVL_SWIGLU_PIECE < a->dim ? i + KVL_SWIGLU_PIECE : a->dim;
         const float *gate = a->gate + row * a->in_stride, *up = a->up + row * a->in_stride;
         float *out = a->out + row * a->out_stride;
-        int64_t i = 0;
-        for (; i + KVL_VL <= a->dim; i += KVL_VL)
+        for (; i + KVL_VL <= end; i += KVL_VL)
             vf_store(out + i, silu_times(vf_load_f32(gate + i), vf_load_f32(up + i)));
-        int n = (int)(a->dim - i);
+        int n = (int)(end - i);
+        if (n == 0) continue;
         vf rest = silu_times(vf_load_f32_n(gate + i, n), vf_load_f32_n(up + i, n));
         vf_store_n(out + i, rest, n);
     }
 }
 
-static void add(const void *args, int64_t first, int64_t last) {
-    const kvl_add_args *a = args;
-    float *x = a->x;
-    const float *y = a->y;
-    for (int64_t i = first; i < last; i++) x[i] += y[i];
-}
-
-const kvl_device_kernels KVL_ISA_FN(kvl_device_kernels) = {rmsnorm, rope, swiglu, add};
+const kvl_device_kernels KVL_ISA_FN(kvl_device_kernels) = {rmsnorm, rope, swiglu};

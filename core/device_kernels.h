@@ -25,22 +25,21 @@ typedef struct kvl_rope_args {
     const float *inv_freq;
 } kvl_rope_args;
 
+/* Columns of a share of swiglu: a few cache lines, whole vectors. */
+enum { KVL_SWIGLU_PIECE = 128 };
+
 typedef struct kvl_swiglu_args {
     const float *gate, *up;
     int64_t in_stride, dim, out_stride;
     float *out;
 } kvl_swiglu_args;
 
-typedef struct kvl_add_args {
-    float *x;
-    const float *y;
-} kvl_add_args;
-
-/* Rows (for add: elements) first .. last. `args` points to the struct of the same name. */
+/* Rows (for swiglu: pieces of KVL_SWIGLU_PIECE columns, row-major) first .. last. `args` points to
+ * the struct of the same name. */
 typedef void (*kvl_rows_fn)(const void *args, int64_t first, int64_t last);
 
 typedef struct kvl_device_kernels {
-    kvl_rows_fn rmsnorm, rope, swiglu, add;
+    kvl_rows_fn rmsnorm, rope, swiglu;
 } kvl_device_kernels;
 
 extern const kvl_device_kernels kvl_device_kernels_scalar, kvl_device_kernels_avx2,

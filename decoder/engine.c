@@ -23,17 +23,16 @@ static kvl_status create_activations(kvl_engine *engine) {
     const kvl_config *c = &engine->model->config;
     kvl_activations *act = &engine->act;
     const uint64_t q_width = (uint64_t)kvl_engine_q_width(c);
-    const uint64_t widths[8] = {(uint64_t)c->hidden_size,
+    const uint64_t widths[7] = {(uint64_t)c->hidden_size,
                                 (uint64_t)c->hidden_size,
                                 (uint64_t)kvl_engine_qkv_width(c),
                                 q_width,
                                 2 * (uint64_t)c->intermediate_size,
                                 (uint64_t)c->intermediate_size,
-                                q_width,
                                 q_width};
     const bool bf16 = engine->compute_dtype == KVL_BF16;
-    uint64_t offsets[8], total = 0;
-    for (int i = 0; i < (bf16 ? 8 : 6); i++) {
+    uint64_t offsets[7], total = 0;
+    for (int i = 0; i < (bf16 ? 7 : 6); i++) {
         offsets[i] = total;
         if (!add_rows(engine, widths[i], i < 6 ? sizeof(float) : sizeof(uint16_t), &total))
             return kvl_fail(KVL_ERR_INPUT, "max_batch_tokens %d: activations overflow 64 bits",
@@ -51,7 +50,6 @@ static kvl_status create_activations(kvl_engine *engine) {
     act->gate_up = (float *)(block + offsets[4]);
     act->gated = (float *)(block + offsets[5]);
     act->q16 = bf16 ? (uint16_t *)(block + offsets[6]) : NULL;
-    act->o16 = bf16 ? (uint16_t *)(block + offsets[7]) : NULL;
     return KVL_OK;
 }
 
@@ -67,9 +65,11 @@ static kvl_status create_scratch(kvl_engine *engine) {
     chunk->logit_rows = calloc(rows, sizeof *chunk->logit_rows);
     engine->old_lens = calloc(seqs, sizeof *engine->old_lens);
     engine->seen = calloc(seqs, 1);
+    engine->saturated = calloc((size_t)engine->model->config.n_layers, sizeof *engine->saturated);
     engine->inv_freq = calloc((size_t)engine->model->config.head_dim, sizeof(float));
     if (!chunk->seqs || !chunk->kv_lens || !chunk->q_start || !chunk->ids || !chunk->positions ||
-        !chunk->logit_rows || !engine->old_lens || !engine->seen || !engine->inv_freq)
+        !chunk->logit_rows || !engine->old_lens || !engine->seen || !engine->inv_freq ||
+        !engine->saturated)
         return kvl_fail(KVL_ERR_OOM, "out of memory: step tables of %zu sequences, %zu tokens",
                         seqs, rows);
     kvl_config_inv_freq(&engine->model->config, engine->inv_freq);
@@ -91,8 +91,10 @@ kvl_status kvl_engine_create(const kvl_model *model, const kvl_engine_options *o
     status = kvl_kv_cache_create(&engine->cache);
     if (status == KVL_OK) status = create_activations(engine);
     if (status == KVL_OK) status = create_scratch(engine);
-    if (status == KVL_OK)
-        status = kvl_weights_load(model, &engine->linear, progress, user, &engine->weights);
+    kvl_weights_options load = {.linear = engine->linear,
+                                .nf4_skip = options->nf4_skip,
+                                .allow_nonfinite = options->allow_nonfinite};
+    if (status == KVL_OK) status = kvl_weights_load(model, &load, progress, user, &engine->weights);
     if (status != KVL_OK) {
         kvl_engine_destroy(engine);
         return status;
@@ -108,6 +110,7 @@ void kvl_engine_destroy(kvl_engine *engine) {
     kvl_kv_cache_free(&engine->cache);
     if (engine->act.block) engine->device->release(engine->act.block, engine->act.block_bytes);
     kvl_mem_free(engine->act.attention, engine->act.attention_bytes);
+    kvl_mem_free(engine->act.linear, engine->act.linear_bytes);
     free(chunk->seqs);
     free(chunk->kv_lens);
     free(chunk->q_start);
@@ -117,6 +120,7 @@ void kvl_engine_destroy(kvl_engine *engine) {
     free(engine->old_lens);
     free(engine->seen);
     free(engine->inv_freq);
+    free(engine->saturated);
     free(engine);
 }
 

@@ -30,6 +30,9 @@ typedef struct kvl_engine_options {
     int64_t pool_tokens;      /* 0 = max_seqs * max_seq_tokens (rounded up to pages) */
     int32_t max_batch_tokens; /* largest step; longer prompts go in chunks. 0 = 512 */
     bool deterministic;       /* own kernels, fixed shapes: bit-exact whatever the batch */
+    int64_t nf4_block;        /* weights nf4, nf4_dq, fp4: of a block, 0 = the file's own or 64 */
+    const char *nf4_skip;     /* modules left unquantised (decoder/weights.h); NULL = lm_head */
+    bool allow_nonfinite;     /* NaN and infinities in weights are loaded, not refused */
 } kvl_engine_options;
 
 /* Defaults of the design: cpu, paged 16, flash, bf16, bf16, bf16. */
@@ -75,14 +78,18 @@ typedef struct kvl_engine_effective {
     char matmul_prefill[32], matmul_decode[32];
     char isa[16], kv_dtype[16], weights[16], compute_dtype[16], device[16], allocator[16];
     int64_t page_tokens;
+    char weights_other[16]; /* format of matrices left unquantised, the embedding among them */
+    int64_t nf4_block;      /* weights of a block; 0: another format */
 } kvl_engine_effective;
 /* For a prefill of n_prompt tokens in one step and decode steps of n_seqs sequences. */
 void kvl_engine_effective_get(const kvl_engine *engine, int64_t n_prompt, int32_t n_seqs,
                               kvl_engine_effective *out);
 
-/* Counters since create or the last reset. Times are wall time of phases, nanoseconds. */
+/* Counters since create or the last reset. Times are a thread's, the mean over the team, and sum up
+ * to the wall time of the steps. */
 typedef struct kvl_engine_stats {
     uint64_t attention_ns, matmul_ns, other_ns; /* other: norms, RoPE, append, embed, ... */
+    uint64_t idle_ns;                           /* waiting for other threads of the team */
     uint64_t steps, tokens;
     double read_bytes, flops;   /* unique work of the steps, by the models of work() */
     int64_t kv_saturated;       /* K and V values that saturated or overflowed when stored */

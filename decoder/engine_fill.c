@@ -50,7 +50,8 @@ static kvl_status fill_pieces(kvl_engine *engine, kvl_seq seq, int64_t old_len, 
             int64_t saturated = 0;
             fill_layer(engine, rng, table, layer, old_len + done, n, k, v);
             kvl_kv_cache_layer(&engine->cache, layer, &view);
-            KVL_TRY(engine->device->kv_append(&view, q_start, k, width, v, width, &saturated));
+            KVL_TRY(
+                engine->device->kv_append(NULL, &view, q_start, k, width, v, width, &saturated));
         }
         done += n;
     }

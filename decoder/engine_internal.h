@@ -24,15 +24,17 @@ typedef struct kvl_chunk {
 typedef struct kvl_activations {
     void *block;
     uint64_t block_bytes;
-    float *x;            /* residual stream [hidden_size] */
-    float *normed;       /* input of a matrix product [hidden_size] */
-    float *qkv;          /* [(n_q_heads + 2 * n_kv_heads) * head_dim] */
-    float *attended;     /* O of attention [n_q_heads * head_dim] */
-    float *gate_up;      /* [2 * intermediate_size] */
-    float *gated;        /* [intermediate_size] */
-    uint16_t *q16, *o16; /* Q and O in bf16; NULL when compute_dtype is f32 */
-    void *attention;     /* workspace of the attention kernel, grown between steps */
+    float *x;        /* residual stream [hidden_size] */
+    float *normed;   /* input of a matrix product [hidden_size] */
+    float *qkv;      /* [(n_q_heads + 2 * n_kv_heads) * head_dim] */
+    float *attended; /* O of attention [n_q_heads * head_dim] */
+    float *gate_up;  /* [2 * intermediate_size] */
+    float *gated;    /* [intermediate_size] */
+    uint16_t *q16;   /* Q in bf16; NULL when compute_dtype is f32 */
+    void *attention; /* workspace of the attention kernel, grown between steps */
     uint64_t attention_bytes;
+    void *linear; /* workspace of the linear layers, grown between steps */
+    uint64_t linear_bytes;
 } kvl_activations;
 
 struct kvl_engine {
@@ -48,8 +50,9 @@ struct kvl_engine {
     kvl_kv_cache cache;
     kvl_activations act;
     kvl_chunk chunk;
-    int64_t *old_lens; /* [max_seqs] lengths before the step, by item */
-    uint8_t *seen;     /* [max_seqs] scratch: sequences named by a step */
+    int64_t *old_lens;  /* [max_seqs] lengths before the step, by item */
+    uint8_t *seen;      /* [max_seqs] scratch: sequences named by a step */
+    int64_t *saturated; /* [n_layers] K and V values since the last reset */
 
     kvl_engine_stats stats;
 };
@@ -70,6 +73,9 @@ void kvl_engine_attention_choice(const kvl_engine *engine, int32_t n_seqs, int32
 /* Runs engine->chunk through the decoder; logits [chunk.n_logits][vocab_size]. */
 kvl_status kvl_engine_forward(kvl_engine *engine, float *logits);
 
+static inline uint64_t kvl_engine_timed_ns(const kvl_engine_stats *stats) {
+    return stats->attention_ns + stats->matmul_ns + stats->other_ns + stats->idle_ns;
+}
 static inline int64_t kvl_engine_q_width(const kvl_config *c) {
     return (int64_t)c->n_q_heads * c->head_dim;
 }

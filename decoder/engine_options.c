@@ -58,6 +58,8 @@ static kvl_status resolve_names(kvl_engine *engine, const kvl_engine_options *op
     KVL_TRY(resolve_compute(options->compute_dtype, &engine->compute_dtype));
     engine->linear.compute_dtype = engine->compute_dtype;
     engine->linear.deterministic = options->deterministic;
+    engine->linear.nf4_block = options->nf4_block;
+    if (options->nf4_block) KVL_TRY(kvl_nf4_check_block("nf4_block", options->nf4_block));
     engine->cache.device = engine->device;
     engine->cache.dtype = kv_format->dtype;
     return KVL_OK;
@@ -102,7 +104,7 @@ kvl_attention_args kvl_engine_attention_args(const kvl_engine *engine, const kvl
         .n_q_heads = c->n_q_heads,
         .q_dtype = bf16 ? KVL_BF16 : KVL_F32,
         .q_row_stride = bf16 ? kvl_engine_q_width(c) : kvl_engine_qkv_width(c),
-        .o_dtype = bf16 ? KVL_BF16 : KVL_F32,
+        .o_dtype = KVL_F32, /* the next linear layer rounds it where bf16 is asked for */
         .o_row_stride = kvl_engine_q_width(c),
         .scale = (float)(1.0 / sqrt((double)c->head_dim)),
         .causal = true,

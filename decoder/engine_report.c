@@ -6,10 +6,16 @@
 
 void kvl_engine_stats_get(const kvl_engine *engine, kvl_engine_stats *out) {
     *out = engine->stats;
+    for (int32_t i = engine->model->config.n_layers - 1; i >= 0; i--) {
+        out->kv_saturated += engine->saturated[i];
+        if (engine->saturated[i]) out->kv_saturated_layer = i;
+    }
 }
 
 void kvl_engine_stats_reset(kvl_engine *engine) {
     engine->stats = (kvl_engine_stats){.kv_saturated_layer = -1};
+    memset(engine->saturated, 0,
+           (size_t)engine->model->config.n_layers * sizeof *engine->saturated);
 }
 
 void kvl_engine_memory_get(const kvl_engine *engine, kvl_engine_memory *out) {
@@ -19,7 +25,8 @@ void kvl_engine_memory_get(const kvl_engine *engine, kvl_engine_memory *out) {
         .kv_pool_bytes = 2 * (uint64_t)cache->n_layers * cache->pool_bytes,
         .kv_bytes_per_token =
             kvl_config_kv_bytes_per_token(&engine->model->config, kvl_dtype_bytes(cache->dtype)),
-        .workspace_bytes = engine->act.block_bytes + engine->act.attention_bytes,
+        .workspace_bytes =
+            engine->act.block_bytes + engine->act.attention_bytes + engine->act.linear_bytes,
     };
     cache->allocator->stats(cache->state, 0, &out->ledger);
     const kvl_ledger *ledger = &out->ledger;
@@ -57,6 +64,9 @@ void kvl_engine_effective_get(const kvl_engine *engine, int64_t n_prompt, int32_
              kvl_linear_kernel(matrix, n_seqs < 1 ? 1 : n_seqs));
     snprintf(out->kv_dtype, sizeof out->kv_dtype, "%s", kvl_dtype_name(engine->cache.dtype));
     snprintf(out->weights, sizeof out->weights, "%s", engine->linear.format->name);
+    snprintf(out->weights_other, sizeof out->weights_other, "%s",
+             engine->weights.skipped_format->name);
+    out->nf4_block = engine->weights.nf4_block;
     snprintf(out->compute_dtype, sizeof out->compute_dtype, "%s",
              kvl_dtype_name(engine->compute_dtype));
     snprintf(out->device, sizeof out->device, "%s", engine->device->name);

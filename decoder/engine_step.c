@@ -170,7 +170,7 @@ kvl_status kvl_engine_step(kvl_engine *engine, const kvl_step_item *items, int32
     KVL_TRY(check_items(engine, items, n_items, logits));
     if (n_items == 0) return KVL_OK;
     uint64_t start_ns = kvl_now_ns();
-    uint64_t timed_ns = engine->stats.attention_ns + engine->stats.matmul_ns;
+    uint64_t timed_ns = kvl_engine_timed_ns(&engine->stats);
     KVL_TRY(append_items(engine, items, n_items));
     kvl_status status = run_chunks(engine, items, n_items, logits);
     if (status != KVL_OK) {
@@ -178,7 +178,7 @@ kvl_status kvl_engine_step(kvl_engine *engine, const kvl_step_item *items, int32
         return status;
     }
     uint64_t step_ns = kvl_now_ns() - start_ns;
-    timed_ns = engine->stats.attention_ns + engine->stats.matmul_ns - timed_ns;
+    timed_ns = kvl_engine_timed_ns(&engine->stats) - timed_ns;
     engine->stats.other_ns += step_ns > timed_ns ? step_ns - timed_ns : 0;
     count_work(engine, items, n_items);
     return KVL_OK;
