@@ -13,6 +13,7 @@
 #include "harness/figures/figure.h"
 #include "harness/figures/group.h"
 #include "harness/figures/plot.h"
+#include "harness/figures/ratio.h"
 
 enum { MAX_FILES = 64, PATH_BYTES = 4096 };
 
@@ -28,8 +29,8 @@ static const kvl_option options[] = {
     {"by", KVL_OPT_TEXT, offsetof(values, by), "AXIS,...",
      "series, then panels (all axes in which trials differ)", 0, 0},
     {"where", KVL_OPT_TEXT, offsetof(values, where), "AXIS=VALUE,...", "only these trials", 0, 0},
-    {"kind", KVL_OPT_TEXT, offsetof(values, kind), "NAME", "line, bars or stack (by the x axis)", 0,
-     0},
+    {"kind", KVL_OPT_TEXT, offsetof(values, kind), "NAME",
+     "line, bars or stack (by the x axis); ratio: kvlab to other systems", 0, 0},
     {"interval", KVL_OPT_TEXT, offsetof(values, interval), "NAME",
      "error bars over rounds: minmax or bootstrap, 95 % of the median from 3 rounds on (minmax)", 0,
      0},
@@ -44,15 +45,15 @@ static const kvl_option options[] = {
 };
 
 /* "results/x.jsonl" + y -> "results/x-decode_tok_s"; --out-dir and --name replace their part. */
-static void figure_base(const values *v, const char *path, const kvl_figure *figure, char *out) {
-    static const char *const tails[] = {"", "", "-bars", "-phases"};
+static void base_name(const values *v, const char *path, const char *what, const char *tail,
+                      char *out) {
     const char *slash = strrchr(path, '/'), *name = v->name ? v->name : slash ? slash + 1 : path;
     size_t length = strlen(name);
     if (!v->name && length > 6 && strcmp(name + length - 6, ".jsonl") == 0) length -= 6;
     const char *folder = v->out_dir ? v->out_dir : slash ? path : ".";
     size_t folder_length = v->out_dir || !slash ? strlen(folder) : (size_t)(slash - path);
-    snprintf(out, PATH_BYTES, "%.*s/%.*s-%s%s", (int)folder_length, folder, (int)length, name,
-             figure->y, tails[figure->kind]);
+    snprintf(out, PATH_BYTES, "%.*s/%.*s-%s%s", (int)folder_length, folder, (int)length, name, what,
+             tail);
 }
 
 /* Too few rounds to resample: their extremes stand instead, which the figure cannot say itself. */
@@ -71,8 +72,9 @@ static kvl_status draw(const values *v, const char *path, const kvl_groups *grou
                        const kvl_figure_options *figure_options) {
     kvl_figure figure;
     char base[PATH_BYTES], insight[768];
+    static const char *const tails[] = {"", "", "-bars", "-phases"};
     KVL_TRY(kvl_figure_make(groups, figure_options, &figure));
-    figure_base(v, path, &figure, base);
+    base_name(v, path, figure.y, tails[figure.kind], base);
     kvl_plot_options plot = {base, v->title, v->scripts, v->log_x};
     kvl_status status = kvl_plot_figure(&figure, &plot);
     if (status == KVL_OK) {
@@ -116,6 +118,25 @@ static kvl_status draw_defaults(const values *v, const char *path, const kvl_gro
                               path);
 }
 
+/* --kind ratio: work items and systems of experiments/peers; axes are chosen by --where alone. */
+static kvl_status draw_ratios(const values *v, const char *path, const kvl_groups *groups,
+                              bool bootstrap) {
+    char base[PATH_BYTES], insight[768];
+    kvl_ratios ratios;
+    if (v->x || v->y || v->by || v->log_x)
+        return kvl_fail(KVL_ERR_INPUT, "--kind ratio has its own axes: no --x, --y, --by, --logx");
+    KVL_TRY(kvl_ratios_make(groups, v->where, bootstrap, &ratios));
+    base_name(v, path, "ratio", "", base);
+    kvl_plot_options plot = {base, v->title, v->scripts, false};
+    kvl_status status = kvl_plot_ratios(&ratios, &plot);
+    if (status == KVL_OK) {
+        kvl_ratios_insight(&ratios, insight, sizeof insight);
+        printf("%s.svg %s.png %s.csv\n  %s\n", base, base, base, insight);
+    }
+    kvl_ratios_free(&ratios);
+    return status;
+}
+
 static kvl_status pick(const char *option, const char *name, const char *const *names, size_t n,
                        int *index) {
     char line[512];
@@ -127,10 +148,11 @@ static kvl_status pick(const char *option, const char *name, const char *const *
 }
 
 static kvl_status plot(const values *v, const char *const *paths, int n_paths) {
-    static const char *const kinds[] = {"line", "bars", "stack"};
+    static const char *const kinds[] = {"line", "bars", "stack", "ratio"};
+    enum { N_KINDS = 4, RATIO = 3 };
     static const char *const intervals[] = {"minmax", "bootstrap"};
     int kind = -1, interval = 0, n_torn = 0;
-    KVL_TRY(pick("kind", v->kind, kinds, 3, &kind));
+    KVL_TRY(pick("kind", v->kind, kinds, N_KINDS, &kind));
     KVL_TRY(pick("interval", v->interval, intervals, 2, &interval));
     if (v->name && (!v->name[0] || strchr(v->name, '/')))
         return kvl_fail(KVL_ERR_INPUT, "--name '%s': a file name without '/'", v->name);
@@ -151,8 +173,9 @@ static kvl_status plot(const values *v, const char *const *paths, int n_paths) {
     if (status == KVL_OK && groups.n == 0)
         status = kvl_fail(KVL_ERR_INPUT, "%s: no rows to plot", paths[0]);
     if (status == KVL_OK)
-        status = v->y || kind >= 0 ? draw(v, paths[0], &groups, &figure_options)
-                                   : draw_defaults(v, paths[0], &groups, figure_options);
+        status = kind == RATIO       ? draw_ratios(v, paths[0], &groups, interval == 1)
+                 : v->y || kind >= 0 ? draw(v, paths[0], &groups, &figure_options)
+                                     : draw_defaults(v, paths[0], &groups, figure_options);
     kvl_groups_free(&groups);
     json_decref(rows);
     return status;

@@ -42,6 +42,7 @@ static const kvl_name metrics[] = {
 
 static const kvl_name axes[] = {
     {"system", "", "system", KVL_BETTER_NONE},
+    {"work", "", "work item", KVL_BETTER_NONE},
     {"model", "", "model", KVL_BETTER_NONE},
     {"allocator", "", "allocator", KVL_BETTER_NONE},
     {"attention", "", "attention kernel", KVL_BETTER_NONE},

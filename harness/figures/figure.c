@@ -62,6 +62,16 @@ static kvl_status select_groups(const kvl_groups *groups, const char *where, sel
     return KVL_OK;
 }
 
+kvl_status kvl_figure_select(const kvl_groups *groups, const char *where, const kvl_group ***chosen,
+                             size_t *n) {
+    selection s = {0};
+    kvl_status status = select_groups(groups, where, &s);
+    if (status != KVL_OK) free(s.groups);
+    *chosen = status == KVL_OK ? s.groups : NULL;
+    *n = status == KVL_OK ? s.n : 0;
+    return status;
+}
+
 /* The numeric axis with most values; a tie goes to the one that is usually asked about. */
 static void default_x(const kvl_group *const *groups, size_t n, char *out, size_t out_bytes) {
     static const char *const order[] = {"prompt",  "context",     "batch",

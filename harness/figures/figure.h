@@ -59,6 +59,10 @@ kvl_status kvl_figure_make(const kvl_groups *groups, const kvl_figure_options *o
                            kvl_figure *out);
 void kvl_figure_free(kvl_figure *figure);
 
+/* The groups that `where` leaves (NULL: all) into a malloc'ed list of borrowed pointers. */
+kvl_status kvl_figure_select(const kvl_groups *groups, const char *where, const kvl_group ***chosen,
+                             size_t *n);
+
 /* The numeric axis with most values; "" when none varies. */
 void kvl_figure_default_x(const kvl_groups *groups, char *out, size_t out_bytes);
 

@@ -100,8 +100,6 @@ static void add_variables(const kvl_figure *figure, const kvl_plot_options *opti
     char label[256];
     const char *unit;
     double scale = scale_of(figure, &unit), top = highest(figure) / scale;
-    set_text(out, "base", options->base);
-    set_text(out, "scripts", options->scripts ? options->scripts : KVL_PLOTS_DIR);
     set_titles(figure, options->title, unit, out);
     kvl_name_label(figure->x, label, sizeof label);
     set_text(out, "x_label", label);
@@ -190,43 +188,91 @@ static void remove_all(const char *base) {
     }
 }
 
-static kvl_status draw(const kvl_figure *figure, const kvl_plot_options *options,
-                       const char *gnuplot, const char *script) {
+/* What a script reads: variables of its own kind of figure, and the CSV. */
+typedef struct drawing {
+    const char *script; /* "bars.gp" */
+    kvl_buffer csv, variables;
+} drawing;
+
+static kvl_status draw(const drawing *d, const char *base, const char *folder, const char *gnuplot,
+                       const char *script) {
     char csv_path[PATH_BYTES + 8];
-    kvl_buffer csv = {0}, variables = {0};
-    snprintf(csv_path, sizeof csv_path, "%s.csv", options->base);
-    kvl_status status = kvl_figure_csv(figure, &csv);
-    if (status == KVL_OK) status = kvl_file_write_all(csv_path, csv.data, csv.bytes);
-    if (status == KVL_OK) {
-        add_variables(figure, options, &variables);
-        status = variables.failed ? kvl_fail(KVL_ERR_OOM, "out of memory")
-                                  : run_gnuplot(gnuplot, script, variables.data);
-    }
-    if (status == KVL_OK) status = check_written(options->base);
-    kvl_buffer_free(&csv);
+    kvl_buffer variables = {0};
+    snprintf(csv_path, sizeof csv_path, "%s.csv", base);
+    KVL_TRY(kvl_file_write_all(csv_path, d->csv.data, d->csv.bytes));
+    set_text(&variables, "base", base);
+    set_text(&variables, "scripts", folder);
+    kvl_buffer_add(&variables, d->variables.data, d->variables.bytes);
+    kvl_status status = variables.failed || d->variables.failed
+                            ? kvl_fail(KVL_ERR_OOM, "out of memory")
+                            : run_gnuplot(gnuplot, script, variables.data);
+    if (status == KVL_OK) status = check_written(base);
     kvl_buffer_free(&variables);
     return status;
 }
 
-kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options) {
-    static const char *const scripts[] = {[KVL_FIGURE_LINE] = "lines.gp",
-                                          [KVL_FIGURE_BARS] = "bars.gp",
-                                          [KVL_FIGURE_STACK] = "stack.gp"};
+static kvl_status draw_files(const drawing *d, const kvl_plot_options *options) {
     enum { SUFFIX_ROOM = 32 }; /* ".<process>.csv" and what the CSV's own temporary name adds */
     char gnuplot[PATH_BYTES], script[PATH_BYTES], temporary[PATH_BYTES];
     const char *folder = options->scripts ? options->scripts : KVL_PLOTS_DIR;
     KVL_TRY(find_gnuplot(gnuplot, sizeof gnuplot));
-    snprintf(script, sizeof script, "%s/%s", folder, scripts[figure->kind]);
+    snprintf(script, sizeof script, "%s/%s", folder, d->script);
     if (access(script, R_OK) != 0)
         return kvl_fail(KVL_ERR_IO, "%s: the plot script is missing (--scripts DIR)", script);
     if (strlen(options->base) > PATH_BYTES - SUFFIX_ROOM)
         return kvl_fail(KVL_ERR_INPUT, "%.40s...: the path is too long", options->base);
     KVL_TRY(check_targets(options->base));
     snprintf(temporary, sizeof temporary, "%s.%ld", options->base, (long)getpid());
-    kvl_plot_options drawn = *options;
-    drawn.base = temporary;
-    kvl_status status = draw(figure, &drawn, gnuplot, script);
+    kvl_status status = draw(d, temporary, folder, gnuplot, script);
     if (status == KVL_OK) status = rename_all(temporary, options->base);
     if (status != KVL_OK) remove_all(temporary);
+    return status;
+}
+
+static void drawing_free(drawing *d) {
+    kvl_buffer_free(&d->csv);
+    kvl_buffer_free(&d->variables);
+}
+
+kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options) {
+    static const char *const scripts[] = {[KVL_FIGURE_LINE] = "lines.gp",
+                                          [KVL_FIGURE_BARS] = "bars.gp",
+                                          [KVL_FIGURE_STACK] = "stack.gp"};
+    drawing d = {.script = scripts[figure->kind]};
+    kvl_status status = kvl_figure_csv(figure, &d.csv);
+    if (status == KVL_OK) {
+        add_variables(figure, options, &d.variables);
+        status = draw_files(&d, options);
+    }
+    drawing_free(&d);
+    return status;
+}
+
+/* Rows of the picture, and an axis that holds 1, every bar and the figure behind its end. */
+static void add_ratio_variables(const kvl_ratios *ratios, const kvl_plot_options *options,
+                                kvl_buffer *out) {
+    double low = 0.7, high = 2;
+    int n_places = -1;
+    for (size_t i = 0; i < ratios->n; i++) {
+        const kvl_ratio_entry *entry = &ratios->items[i];
+        bool first = i == 0 || strcmp(entry[-1].work, entry->work) != 0;
+        n_places += first ? 3 : 1;
+        if (entry->lo < low) low = entry->lo;
+        if (entry->hi > high) high = entry->hi;
+    }
+    set_text(out, "title",
+             options->title ? options->title : "kvlab against other systems, same work in one run");
+    kvl_buffer_printf(out, "n_places=%d;x_low=%.17g;x_high=%.17g;", n_places, low / 1.15,
+                      high * 1.5);
+}
+
+kvl_status kvl_plot_ratios(const kvl_ratios *ratios, const kvl_plot_options *options) {
+    drawing d = {.script = "ratio.gp"};
+    kvl_status status = kvl_ratios_csv(ratios, &d.csv);
+    if (status == KVL_OK) {
+        add_ratio_variables(ratios, options, &d.variables);
+        status = draw_files(&d, options);
+    }
+    drawing_free(&d);
     return status;
 }

@@ -6,6 +6,7 @@
 
 #include "core/status.h"
 #include "harness/figures/figure.h"
+#include "harness/figures/ratio.h"
 
 typedef struct kvl_plot_options {
     const char *base;    /* files are <base>.csv, .svg and .png */
@@ -19,5 +20,7 @@ typedef struct kvl_plot_options {
  * KVL_ERR_INPUT when gnuplot is missing (names the package), KVL_ERR_IO when a file cannot be
  * written. */
 kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options);
+/* The same for ratios, drawn by ratio.gp; log_x plays no part. */
+kvl_status kvl_plot_ratios(const kvl_ratios *ratios, const kvl_plot_options *options);
 
 #endif
