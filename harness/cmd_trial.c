@@ -11,6 +11,8 @@
 #include "core/threads.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
+#include "harness/kernels/attention.h"
+#include "harness/kernels/matmul.h"
 #include "harness/sweep/child.h"
 #include "harness/trial/ceiling.h"
 #include "harness/trial/trial.h"
@@ -42,6 +44,26 @@ static kvl_status calibrate(const json_t *what, json_t **answer) {
     return *answer ? KVL_OK : KVL_ERR_OOM;
 }
 
+static kvl_status attention(const json_t *spec, json_t **answer) {
+    return kvl_attention_trial_run(NULL, spec, answer);
+}
+
+/* The child's side of each workload (harness/sweep/workload.h). */
+static const struct {
+    const char *workload;
+    kvl_status (*run)(const json_t *spec, json_t **answer);
+} trials[] = {
+    {"decode", kvl_trial_run}, {"attention", attention}, {"matmul", kvl_matmul_trial_run}};
+
+static kvl_status run_trial(const json_t *spec, json_t **answer) {
+    const json_t *workload = json_object_get(spec, "workload");
+    const char *name = json_string_value(json_object_get(workload, "name"));
+    for (size_t i = 0; name && i < sizeof trials / sizeof *trials; i++) {
+        if (strcmp(trials[i].workload, name) == 0) return trials[i].run(spec, answer);
+    }
+    return kvl_fail(KVL_ERR_INPUT, "trial spec: unknown workload '%.60s'", name ? name : "");
+}
+
 static int run(const kvl_command *self, int argc, char **argv) {
     (void)self;
     json_error_t error;
@@ -53,8 +75,7 @@ static int run(const kvl_command *self, int argc, char **argv) {
                                                        "start this command)"));
     }
     const json_t *calibration = json_object_get(spec, "calibrate");
-    kvl_status status =
-        calibration ? calibrate(calibration, &answer) : kvl_trial_run(spec, &answer);
+    kvl_status status = calibration ? calibrate(calibration, &answer) : run_trial(spec, &answer);
     if (status == KVL_OK) status = send_answer(answer);
     json_decref(answer);
     json_decref(spec);

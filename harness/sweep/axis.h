@@ -3,8 +3,8 @@
  *   512,1024        a list          512-8192*2   512, 1024, ... up to 8192 (factor 2 or more)
  *   eager,flash     names           1-9+4        1, 5, 9 (step 1 or more)
  *
- * Lists and ranges mix; a value given twice counts once; the order is kept. Texts may have a grammar
- * of their own (shapes of kernels): they are kept in its canonical spelling.
+ * Lists and ranges mix; a value given twice counts once; the order is kept. Texts may have a
+ * grammar of their own (shapes of kernels): they are kept in its canonical spelling.
  */
 #ifndef KVL_HARNESS_AXIS_H
 #define KVL_HARNESS_AXIS_H

@@ -42,6 +42,12 @@ static json_t *workload_json(const kvl_workload *workload) {
     json_object_set_new(object, "deterministic", json_boolean(workload->deterministic));
     json_object_set_new(object, "text",
                         workload->text ? json_string(workload->text_digest) : json_null());
+    /* Only where they were given: keys of trials without them stay what they were. */
+    if (workload->nf4_block)
+        json_object_set_new(object, "nf4_block", json_integer(workload->nf4_block));
+    if (workload->nf4_skip)
+        json_object_set_new(object, "nf4_skip", json_string(workload->nf4_skip));
+    if (workload->allow_nonfinite) json_object_set_new(object, "allow_nonfinite", json_true());
     return object;
 }
 
@@ -53,8 +59,7 @@ json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial
     kvl_host_id(host);
     json_object_set_new(all, "workload", workload_json(workload));
     json_object_set_new(all, "axes", axes);
-    if (trial->model)
-        json_object_set_new(all, "model_digest", json_string(trial->model->digest));
+    if (trial->model) json_object_set_new(all, "model_digest", json_string(trial->model->digest));
     json_object_set_new(all, "schema", json_integer(KVL_ROW_SCHEMA));
     json_object_set_new(all, "build", json_string(build_id));
     json_object_set_new(all, "host", json_string(host));
@@ -203,6 +208,13 @@ char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     kvl_buffer_printf(&out, " --seed %llu", (unsigned long long)workload->seed);
     if (workload->chunk) kvl_buffer_printf(&out, " --chunk %lld", (long long)workload->chunk);
     if (workload->deterministic) kvl_buffer_text(&out, " --deterministic");
+    if (workload->nf4_block)
+        kvl_buffer_printf(&out, " --nf4-block %lld", (long long)workload->nf4_block);
+    if (workload->nf4_skip) {
+        kvl_buffer_text(&out, " --nf4-skip ");
+        add_quoted(&out, workload->nf4_skip);
+    }
+    if (workload->allow_nonfinite) kvl_buffer_text(&out, " --allow-nonfinite");
     if (workload->text) {
         kvl_buffer_text(&out, " --text ");
         add_path(&out, workload->text);

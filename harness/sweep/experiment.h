@@ -21,10 +21,13 @@
 typedef struct kvl_workload {
     const kvl_workload_kind *kind; /* &kvl_workload_decode */
     uint64_t seed;                 /* of prompts, weights, K/V and the order of trials */
-    int64_t chunk;    /* prompt tokens in one engine step; 0 = the engine's default */
-    const char *text; /* file that prompts are taken from; NULL = seeded random ids */
+    int64_t chunk;                 /* prompt tokens in one engine step; 0 = the engine's default */
+    const char *text;              /* file that prompts are taken from; NULL = seeded random ids */
     char text_digest[17];
     bool deterministic;
+    int64_t nf4_block;    /* of formats in blocks; 0 = the model's own, or 64 */
+    const char *nf4_skip; /* modules left unquantised; NULL = the model's own, or lm_head */
+    bool allow_nonfinite; /* weights that are NaN or infinite are loaded */
 } kvl_workload;
 
 /* One model of the sweep, looked at once by the parent. */
@@ -48,8 +51,8 @@ typedef struct kvl_trial {
     const char *names[KVL_N_AXES];
     int64_t numbers[KVL_N_AXES];
     const kvl_model_facts *model; /* NULL: the workload has none */
-    char key[17];      /* 64-bit xxhash in hex; see kvl_trial_key */
-    char refused[256]; /* why it cannot run, "" when it can */
+    char key[17];                 /* 64-bit xxhash in hex; see kvl_trial_key */
+    char refused[256];            /* why it cannot run, "" when it can */
 } kvl_trial;
 
 typedef struct kvl_trials {

@@ -66,8 +66,11 @@ static int width_of(const kvl_summary_column *column) {
 static void print_cell(FILE *out, const kvl_summary_column *column, double value, bool last) {
     char text[CELL] = "-";
     if (isfinite(value))
-        snprintf(text, sizeof text, "%.*f%s", value < 10 ? 2 : value < 1000 ? 1 : 0, value,
-                 is_share(column) && value > 100 ? "!" : "");
+        snprintf(text, sizeof text, "%.*f%s",
+                 value < 10     ? 2
+                 : value < 1000 ? 1
+                                : 0,
+                 value, is_share(column) && value > 100 ? "!" : "");
     fprintf(out, "%*s%s", width_of(column), text, last ? "\n" : "  ");
 }
 

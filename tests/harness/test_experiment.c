@@ -18,8 +18,8 @@ static void init(kvl_experiment *experiment, const char *const texts[KVL_N_AXES]
                                                      "bf16", "512",   "64",    NULL,   "1",
                                                      "16",   "2",     "avx2",  "cpu"};
     memset(experiment, 0, sizeof *experiment);
-    experiment->workload = (kvl_workload){.name = "decode", .seed = 1};
-    for (int i = 0; i < KVL_N_AXES; i++) {
+    experiment->workload = (kvl_workload){.kind = &kvl_workload_decode, .seed = 1};
+    for (int i = 0; i <= KVL_AXIS_DEVICE; i++) {
         const char *text = texts[i] ? texts[i] : defaults[i];
         kvl_axis_values *values = &experiment->axes[i];
         if (text) {

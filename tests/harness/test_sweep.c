@@ -130,12 +130,13 @@ static kvl_model_facts facts = {.digest = "00000000deadbeef",
                                 .kv_values_per_token = 8};
 static kvl_trial trial_items[MAX_KINDS];
 static kvl_trials trials = {.items = trial_items};
-static kvl_workload workload = {.name = "decode", .seed = 1};
+static kvl_workload workload = {.kind = &kvl_workload_decode, .seed = 1};
 
 static void set_trials(const char *const *kinds, size_t n) {
     memset(trial_items, 0, sizeof trial_items);
     for (size_t i = 0; i < n; i++) {
         kvl_trial *trial = &trial_items[i];
+        trial->kind = &kvl_workload_decode;
         for (int a = 0; a < KVL_N_AXES; a++) trial->names[a] = "x";
         trial->names[KVL_AXIS_ATTENTION] = kinds[i];
         trial->names[KVL_AXIS_ISA] = "scalar";

@@ -1,0 +1,76 @@
+/* decode: prefill of a batch of prompts, then tokens one step after another. */
+#include <stdio.h>
+
+#include "allocators/allocator.h"
+#include "core/dtype.h"
+#include "harness/sweep/experiment.h"
+
+/* Defaults that are the engine's, or depend on the machine, come from catalogue.c. */
+static const kvl_axis_use axes[] = {
+    {.id = KVL_AXIS_MODEL},       {.id = KVL_AXIS_ALLOCATOR},
+    {.id = KVL_AXIS_ATTENTION},   {.id = KVL_AXIS_KV_DTYPE},
+    {.id = KVL_AXIS_WEIGHTS},     {.id = KVL_AXIS_COMPUTE_DTYPE},
+    {.id = KVL_AXIS_PROMPT},      {.id = KVL_AXIS_OUTPUT, .fallback = "64"},
+    {.id = KVL_AXIS_CONTEXT},     {.id = KVL_AXIS_BATCH, .fallback = "1"},
+    {.id = KVL_AXIS_PAGE_TOKENS}, {.id = KVL_AXIS_THREADS},
+    {.id = KVL_AXIS_ISA},         {.id = KVL_AXIS_DEVICE},
+};
+
+static const kvl_summary_column columns[] = {{"prefill_tok_s", "prefill tok/s"},
+                                             {"decode_tok_s", "decode tok/s"},
+                                             {"read_ceiling_pct", "ceiling %"}};
+
+static kvl_status check(const char *const texts[KVL_N_AXES]) {
+    if (texts[KVL_AXIS_CONTEXT] && texts[KVL_AXIS_PROMPT])
+        return kvl_fail(KVL_ERR_INPUT, "--context fills the cache instead of a prompt: give "
+                                       "--prompt or --context, not both");
+    return KVL_OK;
+}
+
+static void normalise(kvl_trial *trial) {
+    const kvl_allocator *allocator;
+    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
+        !allocator->uses_pages)
+        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
+    if (trial->numbers[KVL_AXIS_CONTEXT] > 0) trial->numbers[KVL_AXIS_PROMPT] = 0;
+}
+
+static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
+    int64_t context = trial->numbers[KVL_AXIS_CONTEXT], prompt = trial->numbers[KVL_AXIS_PROMPT];
+    int64_t start = context ? context : prompt, output = trial->numbers[KVL_AXIS_OUTPUT];
+    if (start + output > trial->model->max_position)
+        snprintf(trial->refused, sizeof trial->refused,
+                 "%s %lld + output %lld = %lld tokens: the model allows %lld",
+                 context ? "context" : "prompt", (long long)start, (long long)output,
+                 (long long)(start + output), (long long)trial->model->max_position);
+    else if (trial->model->text_tokens >= 0 && prompt > trial->model->text_tokens)
+        snprintf(trial->refused, sizeof trial->refused, "prompt %lld: %.120s has %lld tokens",
+                 (long long)prompt, experiment->workload.text,
+                 (long long)trial->model->text_tokens);
+}
+
+/* Bytes of `n` values in the named dtype; block formats count a byte, near enough for a class. */
+static uint64_t dtype_bytes(const char *name, uint64_t n) {
+    kvl_dtype dtype;
+    return n * (kvl_dtype_parse(name, &dtype) == KVL_OK ? kvl_dtype_bytes(dtype) : 1);
+}
+
+static uint64_t working_set_bytes(const kvl_trial *trial) {
+    const kvl_model_facts *model = trial->model;
+    uint64_t start = (uint64_t)(trial->numbers[KVL_AXIS_CONTEXT] + trial->numbers[KVL_AXIS_PROMPT]);
+    uint64_t tokens = (uint64_t)trial->numbers[KVL_AXIS_BATCH] *
+                      (start + (uint64_t)trial->numbers[KVL_AXIS_OUTPUT]);
+    return dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
+                       model->parameters - model->embedding_parameters) +
+           dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE], tokens * model->kv_values_per_token);
+}
+
+const kvl_workload_kind kvl_workload_decode = {.name = "decode",
+                                               .axes = axes,
+                                               .n_axes = sizeof axes / sizeof *axes,
+                                               .columns = columns,
+                                               .n_columns = sizeof columns / sizeof *columns,
+                                               .check = check,
+                                               .normalise = normalise,
+                                               .refuse = refuse,
+                                               .working_set_bytes = working_set_bytes};
