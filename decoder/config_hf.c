@@ -74,8 +74,11 @@ static kvl_status refuse_features(const char *label, const json_t *root) {
         return unsupported(label, counts[i]);
     }
     const json_t *quantization = json_object_get(root, "quantization_config");
-    if (json_is_object(quantization)) {
-        const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    const char *method = json_string_value(json_object_get(quantization, "quant_method"));
+    bool is_4bit = json_is_true(json_object_get(quantization, "load_in_4bit"));
+    /* Each tensor of bitsandbytes says itself how it is stored (decoder/bnb.h). */
+    bool is_bnb = method && strcmp(method, "bitsandbytes") == 0 && is_4bit;
+    if (json_is_object(quantization) && !is_bnb) {
         char text[96];
         snprintf(text, sizeof text, "quantization_config (quant_method %.32s)",
                  method ? method : "unknown");

@@ -1,8 +1,12 @@
+#define _GNU_SOURCE
 #include "decoder/safetensors.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/buffer.h"
 #include "core/checked.h"
@@ -354,8 +358,7 @@ static kvl_status describe(const char *path, const kvl_st_tensor *tensors, size_
 }
 
 /* The whole file. Data start at a multiple of 8 bytes: the format pads the header with spaces. */
-static kvl_status compose(const char *path, const kvl_st_tensor *tensors, size_t n_tensors,
-                          const json_t *header, kvl_buffer *text) {
+static kvl_status compose_header(const char *path, const json_t *header, kvl_buffer *text) {
     char *dump = json_dumps(header, JSON_COMPACT);
     if (!dump) return kvl_fail(KVL_ERR_OOM, "%s: out of memory", path);
     uint64_t length = strlen(dump), padded = (length + 7) / 8 * 8;
@@ -365,6 +368,12 @@ static kvl_status compose(const char *path, const kvl_st_tensor *tensors, size_t
     kvl_buffer_add(text, dump, length);
     kvl_buffer_add(text, "       ", padded - length);
     free(dump);
+    return text->failed ? kvl_fail(KVL_ERR_OOM, "%s: out of memory", path) : KVL_OK;
+}
+
+static kvl_status compose(const char *path, const kvl_st_tensor *tensors, size_t n_tensors,
+                          const json_t *header, kvl_buffer *text) {
+    KVL_TRY(compose_header(path, header, text));
     size_t width = 8;
     for (size_t i = kth_by_width(tensors, n_tensors, &width, 0); i < n_tensors;
          i = kth_by_width(tensors, n_tensors, &width, i + 1))
@@ -381,5 +390,93 @@ kvl_status kvl_st_write(const char *path, const kvl_st_tensor *tensors, size_t n
     json_decref(header);
     if (status == KVL_OK) status = kvl_file_write_all(path, text.data, text.bytes);
     kvl_buffer_free(&text);
+    return status;
+}
+
+/* ---- piece by piece ------------------------------------------------------------------------- */
+
+struct kvl_st_stream {
+    char *path;
+    int fd;
+    const kvl_st_tensor *tensors;
+    uint64_t *offsets; /* [n_tensors] in the file */
+};
+
+static kvl_status stream_fail(const kvl_st_stream *stream, int reason) {
+    return kvl_fail(KVL_ERR_IO, "%s: cannot write: %s", stream->path, strerror(reason));
+}
+
+static kvl_status write_at(const kvl_st_stream *stream, const void *data, uint64_t bytes,
+                           uint64_t at) {
+    for (const char *from = data; bytes;) {
+        ssize_t n = pwrite(stream->fd, from, bytes, (off_t)at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return stream_fail(stream, n < 0 ? errno : ENOSPC);
+        from += n, at += (uint64_t)n, bytes -= (uint64_t)n;
+    }
+    return KVL_OK;
+}
+
+/* Header, places of all tensors, and disk space. */
+static kvl_status stream_start(kvl_st_stream *stream, size_t n_tensors) {
+    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    if (!header) return kvl_fail(KVL_ERR_OOM, "%s: out of memory", stream->path);
+    kvl_buffer text = {0};
+    kvl_status status = describe(stream->path, stream->tensors, n_tensors, header);
+    if (status == KVL_OK) status = compose_header(stream->path, header, &text);
+    json_decref(header);
+    uint64_t at = text.bytes;
+    size_t width = 8;
+    for (size_t i = kth_by_width(stream->tensors, n_tensors, &width, 0); i < n_tensors;
+         i = kth_by_width(stream->tensors, n_tensors, &width, i + 1)) {
+        stream->offsets[i] = at;
+        at += stream->tensors[i].bytes;
+    }
+    if (status == KVL_OK) {
+        int reason = posix_fallocate(stream->fd, 0, (off_t)at);
+        if (reason) status = stream_fail(stream, reason);
+    }
+    if (status == KVL_OK) status = write_at(stream, text.data, text.bytes, 0);
+    kvl_buffer_free(&text);
+    return status;
+}
+
+kvl_status kvl_st_stream_create(const char *path, const kvl_st_tensor *tensors, size_t n_tensors,
+                                kvl_st_stream **out) {
+    kvl_st_stream *stream = calloc(1, sizeof *stream);
+    if (!stream) return kvl_fail(KVL_ERR_OOM, "%s: out of memory", path);
+    stream->path = strdup(path);
+    stream->tensors = tensors;
+    stream->offsets = calloc(n_tensors + 1, sizeof *stream->offsets);
+    stream->fd = -1;
+    kvl_status status = KVL_OK;
+    if (!stream->path || !stream->offsets)
+        status = kvl_fail(KVL_ERR_OOM, "%s: out of memory", path);
+    if (status == KVL_OK) stream->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (status == KVL_OK && stream->fd < 0) status = stream_fail(stream, errno);
+    if (status == KVL_OK) status = stream_start(stream, n_tensors);
+    if (status != KVL_OK) return kvl_st_stream_close(stream, status);
+    *out = stream;
+    return KVL_OK;
+}
+
+kvl_status kvl_st_stream_write(kvl_st_stream *stream, size_t index, uint64_t at, const void *data,
+                               uint64_t bytes) {
+    const kvl_st_tensor *tensor = &stream->tensors[index];
+    if (at > tensor->bytes || bytes > tensor->bytes - at)
+        return kvl_fail(KVL_ERR_INTERNAL, "%s: tensor '%s': bytes past its end", stream->path,
+                        tensor->name);
+    return write_at(stream, data, bytes, stream->offsets[index] + at);
+}
+
+kvl_status kvl_st_stream_close(kvl_st_stream *stream, kvl_status status) {
+    if (stream->fd >= 0) {
+        if (status == KVL_OK && fsync(stream->fd) != 0) status = stream_fail(stream, errno);
+        if (close(stream->fd) != 0 && status == KVL_OK) status = stream_fail(stream, errno);
+        if (status != KVL_OK) unlink(stream->path);
+    }
+    free(stream->path);
+    free(stream->offsets);
+    free(stream);
     return status;
 }

@@ -43,4 +43,19 @@ kvl_status kvl_st_read_f32(const kvl_st_tensor *tensor, int64_t first, int64_t n
  * dtype, are KVL_ERR_INPUT. */
 kvl_status kvl_st_write(const char *path, const kvl_st_tensor *tensors, size_t n_tensors);
 
+/* A file written piece by piece, for tensors that do not fit in memory together. */
+typedef struct kvl_st_stream kvl_st_stream;
+
+/* Creates `path`, which must not exist, for tensors as in kvl_st_write (data ignored), with
+ * {"format": "pt"} as metadata. Disk space for all of it is taken at once. On failure no file is
+ * left. The tensors' names are read until close. */
+kvl_status kvl_st_stream_create(const char *path, const kvl_st_tensor *tensors, size_t n_tensors,
+                                kvl_st_stream **out);
+/* Bytes at .. at + bytes of tensors[index]. Thread-safe. */
+kvl_status kvl_st_stream_write(kvl_st_stream *stream, size_t index, uint64_t at, const void *data,
+                               uint64_t bytes);
+/* Ends the file on disk. With a `status` other than KVL_OK the file is removed and that is
+ * returned; a failure of its own removes it too. */
+kvl_status kvl_st_stream_close(kvl_st_stream *stream, kvl_status status);
+
 #endif

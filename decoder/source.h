@@ -14,6 +14,7 @@
 
 #include "core/dtype.h"
 #include "core/status.h"
+#include "quant/nf4.h"
 
 typedef struct kvl_source kvl_source;
 
@@ -25,6 +26,9 @@ struct kvl_source {
     kvl_status (*read_rows)(const kvl_source *source, const char *name, int64_t first,
                             int64_t n_rows, float *out);
     void (*close)(kvl_source *source);
+    /* A tensor that the file holds in 4 bits already, or NULL for any other; valid until close. The
+     * member is NULL where no tensor is. */
+    const kvl_nf4_tensor *(*quantised)(const kvl_source *source, const char *name);
 };
 
 /* The tensors of an open GGUF file. Every tensor that `config` asks for must be there in its shape

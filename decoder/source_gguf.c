@@ -149,7 +149,7 @@ kvl_status kvl_source_from_gguf(kvl_gguf *gguf, const kvl_config *config, kvl_so
     }
     kvl_name_index_free(&gguf_names);
     if (status == KVL_OK)
-        *source = (kvl_source){self, shape, read_rows, close_source};
+        *source = (kvl_source){self, shape, read_rows, close_source, NULL};
     else
         free_self(self, false);
     return status;

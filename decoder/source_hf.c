@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "decoder/bnb.h"
 #include "decoder/name_index.h"
 #include "decoder/safetensors.h"
 #include "decoder/shards.h"
@@ -13,11 +14,14 @@
 typedef struct entry {
     kvl_tensor_spec spec;
     const kvl_st_tensor *tensor;
+    bool is_quantised;
+    kvl_nf4_tensor quantised; /* owns its absmax */
 } entry;
 
 typedef struct hf_source {
     kvl_shards shards;
-    entry *entries;       /* [kvl_tensor_spec_count] */
+    entry *entries; /* [n_entries], one for each tensor of the model */
+    size_t n_entries;
     kvl_name_index index; /* spec.name -> entry */
 } hf_source;
 
@@ -43,11 +47,22 @@ static kvl_status read_rows(const kvl_source *source, const char *name, int64_t 
         return kvl_fail(KVL_ERR_INPUT,
                         "tensor '%s': rows %" PRId64 " + %" PRId64 ": it has %" PRId64, name, first,
                         n_rows, e->spec.rows);
-    return kvl_st_read_f32(e->tensor, first * e->spec.cols, n_rows * e->spec.cols, out);
+    int64_t from = first * e->spec.cols, n = n_rows * e->spec.cols;
+    if (!e->is_quantised) return kvl_st_read_f32(e->tensor, from, n, out);
+    kvl_nf4_decode(e->quantised.type, e->quantised.block, e->quantised.packed, e->quantised.absmax,
+                   from, n, out);
+    return KVL_OK;
+}
+
+static const kvl_nf4_tensor *quantised(const kvl_source *source, const char *name) {
+    const entry *e = find(source, name);
+    return e && e->is_quantised ? &e->quantised : NULL;
 }
 
 static void free_self(hf_source *self) {
     if (!self) return;
+    for (size_t i = 0; self->entries && i < self->n_entries; i++)
+        free((void *)self->entries[i].quantised.absmax);
     kvl_name_index_free(&self->index);
     free(self->entries);
     kvl_shards_close(&self->shards);
@@ -63,6 +78,11 @@ static kvl_status check_tensor(const hf_source *self, const char *dir, entry *e)
     const kvl_tensor_spec *spec = &e->spec;
     const kvl_st_tensor *tensor = kvl_shards_find(&self->shards, spec->name);
     if (!tensor) return kvl_fail(KVL_ERR_INPUT, "%s: tensor '%s' is missing", dir, spec->name);
+    e->tensor = tensor;
+    if (spec->kind == KVL_TENSOR_MATRIX && kvl_bnb_is_quantised(&self->shards, spec->name)) {
+        e->is_quantised = true;
+        return kvl_bnb_open(dir, &self->shards, spec->name, spec->rows, spec->cols, &e->quantised);
+    }
     if (tensor->dtype != KVL_F32 && tensor->dtype != KVL_F16 && tensor->dtype != KVL_BF16)
         return kvl_fail(KVL_ERR_UNSUPPORTED, "%s: tensor '%s' is %s: f32, f16 and bf16 are read",
                         dir, spec->name, kvl_dtype_name(tensor->dtype));
@@ -74,8 +94,13 @@ static kvl_status check_tensor(const hf_source *self, const char *dir, entry *e)
                         ", ...]: config.json asks for [%" PRId64 ", %" PRId64 "]",
                         dir, spec->name, tensor->n_dims, tensor->n_dims > 0 ? tensor->dims[0] : 0,
                         tensor->n_dims > 1 ? tensor->dims[1] : 1, spec->rows, spec->cols);
-    e->tensor = tensor;
     return KVL_OK;
+}
+
+/* A part of the state of a tensor that is read as quantised. */
+static bool is_state(const hf_source *self, const char *name) {
+    int64_t number = kvl_name_index_find(&self->index, name, kvl_bnb_state_of(name));
+    return number >= 0 && self->entries[number].is_quantised;
 }
 
 /* A tensor without a place would change the result elsewhere. Exceptions: frequencies that old
@@ -86,6 +111,7 @@ static kvl_status refuse_strangers(const hf_source *self, const char *dir, bool 
         for (size_t i = 0; i < kvl_st_count(st); i++) {
             const char *name = kvl_st_at(st, i)->name;
             if (kvl_name_index_find(&self->index, name, strlen(name)) >= 0) continue;
+            if (is_state(self, name)) continue;
             if (strstr(name, "rotary_emb.inv_freq")) continue;
             if (tied && strcmp(name, "lm_head.weight") == 0) continue;
             return kvl_fail(KVL_ERR_UNSUPPORTED,
@@ -98,18 +124,28 @@ static kvl_status refuse_strangers(const hf_source *self, const char *dir, bool 
 }
 
 static void name_source_weights(const hf_source *self, size_t n, char *out) {
-    int64_t elems[KVL_N_DTYPES] = {0};
+    enum { NF4 = KVL_N_DTYPES, FP4, N };
+    int64_t elems[N] = {0};
     int most = 0;
-    for (size_t i = 0; i < n; i++)
-        elems[self->entries[i].tensor->dtype] += self->entries[i].tensor->n_elems;
-    for (int d = 0; d < KVL_N_DTYPES; d++)
+    for (size_t i = 0; i < n; i++) {
+        const entry *e = &self->entries[i];
+        if (e->is_quantised)
+            elems[e->quantised.type == KVL_NF4 ? NF4 : FP4] += e->quantised.n_elems;
+        else
+            elems[e->tensor->dtype] += e->tensor->n_elems;
+    }
+    for (int d = 0; d < N; d++)
         if (elems[d] > elems[most]) most = d;
-    snprintf(out, 32, "%s", kvl_dtype_name((kvl_dtype)most));
+    snprintf(out, 32, "%s",
+             most == NF4   ? "nf4"
+             : most == FP4 ? "fp4"
+                           : kvl_dtype_name((kvl_dtype)most));
 }
 
 static kvl_status fill(hf_source *self, const char *dir, const kvl_config *config) {
     size_t n = kvl_tensor_spec_count(config);
     self->entries = calloc(n, sizeof *self->entries);
+    self->n_entries = n;
     if (!self->entries || !kvl_name_index_init(&self->index, n))
         return kvl_fail(KVL_ERR_OOM, "%s: out of memory", dir);
     for (size_t i = 0; i < n; i++) {
@@ -134,6 +170,8 @@ kvl_status kvl_source_from_shards(const char *dir, kvl_shards *shards, const kvl
     }
     *shards = (kvl_shards){0};
     name_source_weights(self, kvl_tensor_spec_count(config), source_weights);
-    *source = (kvl_source){self, shape, read_rows, close_source};
+    bool any = false;
+    for (size_t i = 0; i < self->n_entries; i++) any |= self->entries[i].is_quantised;
+    *source = (kvl_source){self, shape, read_rows, close_source, any ? quantised : NULL};
     return KVL_OK;
 }

@@ -234,6 +234,6 @@ kvl_status kvl_synthetic_source(const kvl_config *config, uint64_t seed, kvl_sou
         kvl_tensor_spec_at(config, i, &self->specs[i]);
         kvl_name_index_add(&self->index, self->specs[i].name, strlen(self->specs[i].name));
     }
-    *source = (kvl_source){self, shape, read_rows, close_source};
+    *source = (kvl_source){self, shape, read_rows, close_source, NULL};
     return KVL_OK;
 }

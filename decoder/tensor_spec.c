@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Sizes by name, so that the list of a layer's tensors can be a table. */
 typedef enum extent { HIDDEN, INTER, Q_WIDTH, KV_WIDTH, HEAD, VOCAB, ONE } extent;
@@ -96,4 +97,21 @@ void kvl_tensor_spec_at(const kvl_config *config, size_t index, kvl_tensor_spec 
     bool llama = config->family == KVL_FAMILY_LLAMA || config->family == KVL_FAMILY_MISTRAL;
     if (llama && r == &base_rows[1]) out->permuted_heads = config->n_q_heads;
     if (llama && r == &base_rows[2]) out->permuted_heads = config->n_kv_heads;
+}
+
+static bool has_parts(const char *name, const char *key, size_t key_bytes) {
+    for (const char *at = name; key_bytes && (at = strchr(at, key[0])); at++) {
+        char end = strncmp(at, key, key_bytes) == 0 ? at[key_bytes] : 'x';
+        if ((at == name || at[-1] == '.') && (end == '.' || end == '\0')) return true;
+    }
+    return false;
+}
+
+bool kvl_tensor_listed(const char *list, const char *name) {
+    while (*list) {
+        size_t n = strcspn(list, ",");
+        if (has_parts(name, list, n)) return true;
+        list += n + (list[n] == ',');
+    }
+    return false;
 }

@@ -27,4 +27,8 @@ size_t kvl_tensor_spec_count(const kvl_config *config);
 /* The index-th tensor: embedding, layers in order, final norm, lm_head unless tied. */
 void kvl_tensor_spec_at(const kvl_config *config, size_t index, kvl_tensor_spec *out);
 
+/* True when `list` ("lm_head,o_proj,layers.0": runs of whole name parts, commas between) has one
+ * that stands in `name` ("model.layers.0.self_attn.o_proj.weight"). */
+bool kvl_tensor_listed(const char *list, const char *name);
+
 #endif

@@ -27,7 +27,8 @@ typedef struct matrix {
     int64_t rows[MAX_PARTS];
     int n_parts;
     int64_t n_out, n_in;
-    kvl_linear **linear; /* NULL: the embedding table */
+    kvl_linear **linear;                   /* NULL: the embedding table */
+    const kvl_nf4_tensor *kept[MAX_PARTS]; /* the parts as the file has them; [0] NULL: as floats */
     int64_t block_rows, first_block;
 } matrix;
 
@@ -37,6 +38,7 @@ typedef struct plan {
     int32_t n_matrices;
     int64_t n_blocks;
     uint64_t max_block_bytes;
+    bool allow_nonfinite;
 } plan;
 
 /* ---- what there is to load ----------------------------------------------------------------- */
@@ -92,9 +94,10 @@ static void plan_blocks(plan *p) {
 }
 
 /* `weights` has its layers array; the plan points into it. The caller frees p->matrices. */
-static kvl_status plan_make(const kvl_model *model, kvl_weights *weights, plan *p) {
+static kvl_status plan_make(const kvl_model *model, const kvl_weights_options *options,
+                            kvl_weights *weights, plan *p) {
     const kvl_config *c = &model->config;
-    *p = (plan){.model = model};
+    *p = (plan){.model = model, .allow_nonfinite = options->allow_nonfinite};
     p->matrices = calloc((size_t)c->n_layers * PER_LAYER + 2, sizeof(matrix));
     if (!p->matrices)
         return kvl_fail(KVL_ERR_OOM, "out of memory: load plan of %d layers", c->n_layers);
@@ -139,18 +142,35 @@ kvl_status kvl_weights_check(const kvl_model *model) {
 
 /* ---- matrices ------------------------------------------------------------------------------ */
 
-/* Rows first .. first + n_rows of a stacked matrix, from the tensors they lie in. */
-static kvl_status read_block(const plan *p, const matrix *m, int64_t first, int64_t n_rows,
-                             float *out) {
+/* Rows of one tensor, which must be numbers. */
+static kvl_status read_part(const plan *p, const matrix *m, int part, int64_t first, int64_t n_rows,
+                            float *out) {
     const kvl_source *source = &p->model->source;
+    const char *name = m->names[part];
+    KVL_TRY(source->read_rows(source, name, first, n_rows, out));
+    if (p->allow_nonfinite) return KVL_OK;
+    int64_t bad = kvl_nf4_find_nonfinite(out, n_rows * m->n_in);
+    if (bad < 0) return KVL_OK;
+    return kvl_fail(KVL_ERR_INPUT,
+                    "model %s: tensor %s: element [%lld][%lld] is %g: --allow-nonfinite loads it",
+                    p->model->config.name, name, (long long)(first + bad / m->n_in),
+                    (long long)(bad % m->n_in), (double)out[bad]);
+}
+
+/* Rows first .. first + n_rows of a stacked matrix, from the tensors they lie in; as floats to
+ * `out`, or, where `layer` is given, as the file's own codes to it. */
+static kvl_status read_block(const plan *p, const matrix *m, int64_t first, int64_t n_rows,
+                             float *out, kvl_linear *layer) {
     int64_t part_start = 0;
     for (int part = 0; part < m->n_parts; part++) {
         int64_t part_end = part_start + m->rows[part];
         int64_t from = first > part_start ? first : part_start;
         int64_t to = first + n_rows < part_end ? first + n_rows : part_end;
-        if (from < to)
-            KVL_TRY(source->read_rows(source, m->names[part], from - part_start, to - from,
-                                      out + (from - first) * m->n_in));
+        if (from < to && layer)
+            KVL_TRY(kvl_linear_set_nf4(layer, from, to - from, m->kept[part], from - part_start));
+        else if (from < to)
+            KVL_TRY(read_part(p, m, part, from - part_start, to - from,
+                              out + (from - first) * m->n_in));
         part_start = part_end;
     }
     return KVL_OK;
@@ -182,7 +202,8 @@ static kvl_status load_block(const plan *p, kvl_weights *weights, int64_t block,
     const matrix *m = &p->matrices[low];
     int64_t first = (block - m->first_block) * m->block_rows;
     int64_t n_rows = m->n_out - first < m->block_rows ? m->n_out - first : m->block_rows;
-    KVL_TRY(read_block(p, m, first, n_rows, rows));
+    if (m->kept[0]) return read_block(p, m, first, n_rows, NULL, *m->linear);
+    KVL_TRY(read_block(p, m, first, n_rows, rows, NULL));
     if (m->linear) return kvl_linear_set_rows(*m->linear, first, n_rows, rows);
     return store_embedding(weights, first, n_rows, rows);
 }
@@ -228,15 +249,74 @@ static kvl_status load_blocks(const plan *p, kvl_weights *weights,
     return KVL_OK;
 }
 
-static kvl_status create_matrices(const plan *p, const kvl_linear_options *options,
+/* ---- formats in blocks: what stays out, and what the file holds already --------------------- */
+
+/* Whether tensor `name` is to stay unquantised. */
+static bool skips(const kvl_source *source, const char *list, const char *name, bool is_head) {
+    if (list) return kvl_tensor_listed(list, is_head ? "lm_head.weight" : name);
+    if (source->quantised) return !source->quantised(source, name);
+    return is_head;
+}
+
+/* The parts' own codes, when the layer can take them all as they are. */
+static void keep_codes(const plan *p, const kvl_linear_options *options, matrix *m) {
+    const kvl_source *source = &p->model->source;
+    for (int part = 0; source->quantised && part < m->n_parts; part++) {
+        const kvl_nf4_tensor *tensor = source->quantised(source, m->names[part]);
+        bool fits = tensor &&
+                    strncmp(options->format->name, kvl_nf4_type_name(tensor->type), 3) == 0 &&
+                    (tensor->nested || strcmp(options->format->name, "nf4_dq") != 0) &&
+                    (!options->nf4_block || options->nf4_block == tensor->block) &&
+                    (part == 0 || m->kept[0]->block == tensor->block);
+        if (!fits) {
+            m->kept[0] = NULL;
+            return;
+        }
+        m->kept[part] = tensor;
+    }
+}
+
+static kvl_status create_linear(const plan *p, const kvl_weights_options *options,
+                                kvl_weights *weights, matrix *m) {
+    kvl_linear_options linear = options->linear;
+    bool is_head = m->linear == &weights->lm_head;
+    weights->n_matrices++;
+    if (linear.format->in_blocks) {
+        int n_skipped = 0;
+        for (int part = 0; part < m->n_parts; part++)
+            n_skipped += skips(&p->model->source, options->nf4_skip, m->names[part], is_head);
+        if (n_skipped && n_skipped < m->n_parts)
+            return kvl_fail(KVL_ERR_UNSUPPORTED,
+                            "nf4-skip: %s and those beside it are one matrix: all are skipped or "
+                            "none",
+                            m->names[0]);
+        linear.n_parts = m->n_parts;
+        memcpy(linear.part_rows, m->rows, sizeof m->rows);
+        if (n_skipped) {
+            linear.format = weights->skipped_format;
+            weights->n_skipped++;
+        } else {
+            keep_codes(p, &linear, m);
+            if (m->kept[0]) linear.nf4_block = m->kept[0]->block;
+            weights->n_kept += m->kept[0] != NULL;
+            weights->nf4_block = linear.nf4_block ? linear.nf4_block : KVL_NF4_BLOCK;
+        }
+    }
+    return kvl_linear_create(m->n_out, m->n_in, &linear, m->linear);
+}
+
+static kvl_status create_matrices(const plan *p, const kvl_weights_options *options,
                                   kvl_weights *weights) {
-    kvl_dtype dtype = options->format->dtype;
-    /* A row table needs plain elements; block formats keep the embedding in bf16. */
-    weights->embedding_dtype = dtype == KVL_F32 || dtype == KVL_F16 ? dtype : KVL_BF16;
+    weights->skipped_format = options->linear.format;
+    if (options->linear.format->in_blocks)
+        KVL_TRY(kvl_weight_format_find(options->linear.compute_dtype == KVL_F32 ? "f32" : "bf16",
+                                       &weights->skipped_format));
+    /* A row table needs plain elements. */
+    weights->embedding_dtype = weights->skipped_format->dtype;
     for (int32_t i = 0; i < p->n_matrices; i++) {
-        const matrix *m = &p->matrices[i];
+        matrix *m = &p->matrices[i];
         if (m->linear) {
-            KVL_TRY(kvl_linear_create(m->n_out, m->n_in, options, m->linear));
+            KVL_TRY(create_linear(p, options, weights, m));
             continue;
         }
         uint64_t bytes = kvl_dtype_bytes(weights->embedding_dtype);
@@ -333,12 +413,12 @@ static kvl_status start(const kvl_model *model, kvl_weights *weights) {
     return KVL_OK;
 }
 
-kvl_status kvl_weights_load(const kvl_model *model, const kvl_linear_options *options,
+kvl_status kvl_weights_load(const kvl_model *model, const kvl_weights_options *options,
                             void (*progress)(void *user, double share), void *user,
                             kvl_weights *out) {
     plan p;
     KVL_TRY(start(model, out));
-    kvl_status status = plan_make(model, out, &p);
+    kvl_status status = plan_make(model, options, out, &p);
     if (status == KVL_OK) status = create_matrices(&p, options, out);
     if (status == KVL_OK) status = load_norms(model, out);
     if (status == KVL_OK) status = load_blocks(&p, out, progress, user);

@@ -20,9 +20,10 @@
 typedef struct values {
     const char *model, *prompt, *prompt_file, *ids_in, *system, *stop, *logits;
     const char *allocator, *attention, *kv_dtype, *weights, *compute_dtype, *device;
-    int64_t max_tokens, seed, top_k, page_tokens, threads, chunk;
+    const char *nf4_skip;
+    int64_t max_tokens, seed, top_k, page_tokens, threads, chunk, nf4_block;
     double temperature, top_p, min_p, repetition_penalty;
-    bool chat, ids, ignore_eos, no_cache, deterministic, verbose;
+    bool chat, ids, ignore_eos, no_cache, deterministic, verbose, allow_nonfinite;
 } values;
 
 #define FIELD(name) offsetof(values, name)
@@ -58,6 +59,12 @@ static const kvl_option options[] = {
     {"attention", KVL_OPT_TEXT, FIELD(attention), "NAME", "attention module (flash)", 0, 0},
     {"kv-dtype", KVL_OPT_TEXT, FIELD(kv_dtype), "NAME", "format of the KV cache (bf16)", 0, 0},
     {"weights", KVL_OPT_TEXT, FIELD(weights), "NAME", "format of the weights (bf16)", 0, 0},
+    {"nf4-block", KVL_OPT_INT, FIELD(nf4_block), "N",
+     "weights of a block of nf4, nf4_dq, fp4 (the model's own, or 64)", 32, 4096},
+    {"nf4-skip", KVL_OPT_TEXT, FIELD(nf4_skip), "NAME,...",
+     "modules that stay unquantised, or none (the model's own, or lm_head)", 0, 0},
+    {"allow-nonfinite", KVL_OPT_FLAG, FIELD(allow_nonfinite), NULL,
+     "load weights that are NaN or infinite", 0, 0},
     {"compute-dtype", KVL_OPT_TEXT, FIELD(compute_dtype), "NAME", "activations: f32 or bf16 (bf16)",
      0, 0},
     {"device", KVL_OPT_TEXT, FIELD(device), "NAME", "where it runs (cpu)", 0, 0},
@@ -309,6 +316,9 @@ static kvl_status generate(const values *v) {
         engine_options.max_seqs = 1;
         engine_options.max_seq_tokens = n_prompt + v->max_tokens;
         engine_options.deterministic = v->deterministic;
+        engine_options.nf4_block = v->nf4_block;
+        engine_options.nf4_skip = v->nf4_skip;
+        engine_options.allow_nonfinite = v->allow_nonfinite;
         status = kvl_engine_create(model, &engine_options, isatty(2) ? show_progress : NULL, NULL,
                                    &engine);
     }

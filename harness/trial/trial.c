@@ -46,6 +46,9 @@ kvl_status kvl_trial_spec_parse(const json_t *spec, kvl_trial_spec_values *out) 
     out->seed = (uint64_t)json_integer_value(json_object_get(workload, "seed"));
     out->text = json_string_value(json_object_get(workload, "text"));
     out->deterministic = json_is_true(json_object_get(workload, "deterministic"));
+    out->allow_nonfinite = json_is_true(json_object_get(workload, "allow_nonfinite"));
+    out->nf4_block = json_integer_value(json_object_get(workload, "nf4_block"));
+    out->nf4_skip = json_string_value(json_object_get(workload, "nf4_skip"));
     out->read_bytes_per_s = json_number_value(json_object_get(ceilings, "read_bytes_per_s"));
     out->flops_per_s = json_number_value(
         json_object_get(ceilings, strcmp(out->compute_dtype, "bf16") == 0 ? "bf16_flops_per_s"
@@ -109,6 +112,9 @@ static kvl_status load(const kvl_model *model, const kvl_trial_spec_values *spec
     options.max_seq_tokens = spec->prompt + spec->context + spec->output;
     if (spec->chunk) options.max_batch_tokens = (int32_t)spec->chunk;
     options.deterministic = spec->deterministic;
+    options.nf4_block = spec->nf4_block;
+    options.nf4_skip = spec->nf4_skip;
+    options.allow_nonfinite = spec->allow_nonfinite;
     return kvl_engine_create(model, &options, NULL, NULL, engine);
 }
 

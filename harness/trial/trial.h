@@ -23,7 +23,9 @@ typedef struct kvl_trial_spec_values {
     const char *text; /* NULL: seeded random ids */
     int64_t prompt, output, context, batch, page_tokens, threads, chunk;
     uint64_t seed;
-    bool deterministic;
+    bool deterministic, allow_nonfinite;
+    int64_t nf4_block;
+    const char *nf4_skip;                 /* NULL: not given */
     double read_bytes_per_s, flops_per_s; /* ceilings; 0 = unknown */
 } kvl_trial_spec_values;
 

@@ -142,6 +142,7 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
                  {"isa", ran.isa},
                  {"kv_dtype", ran.kv_dtype},
                  {"weights", ran.weights},
+                 {"weights_other", ran.weights_other},
                  {"source_weights", model->config.source_weights},
                  {"compute_dtype", ran.compute_dtype},
                  {"device", ran.device},
@@ -154,6 +155,8 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
         json_object_set_new(effective, texts[i].name, json_string(kvl_message()));
     }
     json_object_set_new(effective, "page_tokens", json_integer(ran.page_tokens));
+    json_object_set_new(effective, "nf4_block",
+                        ran.nf4_block ? json_integer(ran.nf4_block) : json_null());
     json_object_set_new(effective, "threads", json_integer(kvl_threads()));
     set(effective, "verified_max_abs", verified->max_abs);
     set(effective, "verified_bound", verified->bound);

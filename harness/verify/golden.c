@@ -230,23 +230,16 @@ static kvl_status run_file(kvl_verify_golden_run *run, const char *name, part_of
 }
 
 kvl_status kvl_verify_golden_formats(kvl_verify_golden_run *run) {
-    char path[4096];
-    kvl_verify_result result;
     kvl_status status = run_file(run, "fp8.safetensors", run_fp8);
     kvl_status gguf = run_file(run, "gguf_blocks.safetensors", run_gguf);
-    if (status == KVL_OK) status = gguf;
-    if (kvl_verify_golden_path(run->dir, "nf4.safetensors", path, sizeof path) &&
-        kvl_verify_golden_wants(run, &result, "golden/nf4")) {
-        kvl_verify_skipped(&result, "nf4 is not built in yet");
-        kvl_verify_golden_report(run, &result);
-    }
-    return status;
+    return status == KVL_OK ? gguf : status;
 }
 
 kvl_status kvl_verify_golden(const char *dir, const kvl_verify_options *options,
                              kvl_verify_totals *totals) {
     static kvl_status (*const parts[])(kvl_verify_golden_run *) = {
         kvl_verify_golden_formats,
+        kvl_verify_golden_nf4,
         kvl_verify_golden_attention,
         kvl_verify_golden_models,
         kvl_verify_golden_smollm2,

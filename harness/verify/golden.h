@@ -28,7 +28,8 @@ kvl_status kvl_verify_golden_tensor(const kvl_safetensors *st, const char *path,
 
 /* The parts; each is left out when its files are not there. KVL_ERR_INPUT: malformed. */
 kvl_status kvl_verify_golden_attention(kvl_verify_golden_run *run);
-kvl_status kvl_verify_golden_formats(kvl_verify_golden_run *run); /* fp8, gguf_blocks, nf4 */
+kvl_status kvl_verify_golden_formats(kvl_verify_golden_run *run); /* fp8, gguf_blocks */
+kvl_status kvl_verify_golden_nf4(kvl_verify_golden_run *run);
 kvl_status kvl_verify_golden_models(kvl_verify_golden_run *run);
 kvl_status kvl_verify_golden_smollm2(kvl_verify_golden_run *run);
 

@@ -49,12 +49,12 @@ static kvl_status load_margin(const kvl_safetensors *st, const char *path, const
 }
 
 kvl_status kvl_golden_prompt_load(const kvl_safetensors *st, const char *path, const char *name,
-                                  int32_t vocab_size, kvl_golden_prompt *out) {
+                                  int32_t vocab_size, bool with_margins, kvl_golden_prompt *out) {
     memset(out, 0, sizeof *out);
     kvl_status status = load_ids(st, path, name, "ids", vocab_size, &out->ids, &out->n_ids);
     if (status == KVL_OK)
         status = load_ids(st, path, name, "greedy", vocab_size, &out->greedy, &out->n_greedy);
-    if (status == KVL_OK) status = load_margin(st, path, name, out);
+    if (status == KVL_OK && with_margins) status = load_margin(st, path, name, out);
     if (status != KVL_OK) kvl_golden_prompt_free(out);
     return status;
 }
@@ -67,10 +67,10 @@ void kvl_golden_prompt_free(kvl_golden_prompt *prompt) {
 }
 
 kvl_status kvl_golden_engine(const kvl_model *model, const char *allocator, const char *attention,
-                             int64_t max_tokens, kvl_engine **out) {
+                             const char *weights, int64_t max_tokens, kvl_engine **out) {
     kvl_engine_options options = kvl_engine_defaults();
     options.allocator = allocator, options.attention = attention;
-    options.kv_dtype = options.weights = options.compute_dtype = "f32";
+    options.kv_dtype = options.compute_dtype = "f32", options.weights = weights;
     options.max_seqs = 1;
     options.max_seq_tokens = max_tokens;
     options.deterministic = true;
@@ -122,7 +122,7 @@ kvl_status kvl_golden_greedy(kvl_engine *engine, kvl_seq seq, const kvl_golden_p
             kvl_verify_failed(result, "step %lld: NaN logits", (long long)i);
             break;
         }
-        double margin = prompt->margin[i];
+        double margin = prompt->margin ? prompt->margin[i] : (double)logits[got] - logits[want];
         if (got != want && !(margin < 1e-3))
             kvl_verify_failed(result, "step %lld: token %d, golden %d (margin %.3g)", (long long)i,
                               got, want, margin);

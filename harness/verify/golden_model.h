@@ -9,17 +9,17 @@
  * minus the second best of each greedy step. */
 typedef struct kvl_golden_prompt {
     int32_t *ids, *greedy;
-    float *margin; /* [n_greedy], no NaN */
+    float *margin; /* [n_greedy], no NaN; NULL: the golden has none, our own logits tell a tie */
     int64_t n_ids, n_greedy;
 } kvl_golden_prompt;
 
 kvl_status kvl_golden_prompt_load(const kvl_safetensors *st, const char *path, const char *name,
-                                  int32_t vocab_size, kvl_golden_prompt *out);
+                                  int32_t vocab_size, bool with_margins, kvl_golden_prompt *out);
 void kvl_golden_prompt_free(kvl_golden_prompt *prompt);
 
-/* An f32 engine (weights, KV and compute) with room for one sequence of max_tokens. */
+/* An engine with f32 KV and compute and these weights, with room for one sequence of max_tokens. */
 kvl_status kvl_golden_engine(const kvl_model *model, const char *allocator, const char *attention,
-                             int64_t max_tokens, kvl_engine **out);
+                             const char *weights, int64_t max_tokens, kvl_engine **out);
 
 /* Prefill of the prompt; logits [n_ids or 1][vocab] (every position, or the last). The sequence
  * stays open for the greedy steps. */

@@ -81,7 +81,7 @@ static kvl_status run_prompt(real *r, const json_t *entry, const char *id) {
     kvl_seq seq;
     char name[128];
     int32_t vocab = r->model->config.vocab_size;
-    KVL_TRY(kvl_golden_prompt_load(r->st, r->st_path, id, vocab, &prompt));
+    KVL_TRY(kvl_golden_prompt_load(r->st, r->st_path, id, vocab, true, &prompt));
     kvl_status status = check_text(r, entry, id, &prompt);
     snprintf(name, sizeof name, "%s.last_logits", id);
     if (status == KVL_OK && kvl_st_find(r->st, name))
@@ -208,7 +208,7 @@ static int64_t longest(const real *r) {
 static kvl_status run_opened(real *r) {
     KVL_TRY(kvl_golden_tokenizer(r->run, r->dir, "golden/smollm2", r->model));
     if (r->run->options->list) return run_entries(r);
-    KVL_TRY(kvl_golden_engine(r->model, "paged", "flash", longest(r), &r->engine));
+    KVL_TRY(kvl_golden_engine(r->model, "paged", "flash", "f32", longest(r), &r->engine));
     r->logits = malloc((size_t)CHUNK * (size_t)r->model->config.vocab_size * sizeof *r->logits);
     if (!r->logits) return kvl_fail(KVL_ERR_OOM, "out of memory for logits");
     return run_entries(r);

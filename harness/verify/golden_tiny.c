@@ -16,7 +16,8 @@ enum { MAX_PROMPTS = 64 };
 
 typedef struct tiny {
     kvl_verify_golden_run *run;
-    const char *name; /* "llama" */
+    const char *name;      /* "llama" */
+    const char *quantised; /* weights that the folder holds in 4 bits: "nf4", or NULL */
     char st_path[4096];
     kvl_safetensors *st;
     kvl_model *model;
@@ -83,7 +84,8 @@ static kvl_status count_prompts(const tiny *t, int *out) {
 }
 
 /* Every prompt p0, p1, ... on one engine. */
-static kvl_status run_engine(tiny *t, const char *allocator, const char *attention) {
+static kvl_status run_engine(tiny *t, const char *allocator, const char *attention,
+                             const char *weights) {
     kvl_golden_prompt prompts[MAX_PROMPTS];
     int n = 0, n_prompts = 0;
     int64_t longest = 1;
@@ -93,15 +95,18 @@ static kvl_status run_engine(tiny *t, const char *allocator, const char *attenti
     for (; n < n_prompts; n++) {
         snprintf(name, sizeof name, "p%d", n);
         status = kvl_golden_prompt_load(t->st, t->st_path, name, t->model->config.vocab_size,
-                                        &prompts[n]);
+                                        !t->quantised, &prompts[n]);
         if (status != KVL_OK) break;
         int64_t tokens = prompts[n].n_ids + prompts[n].n_greedy;
         if (tokens > longest) longest = tokens;
     }
     kvl_engine *engine = NULL;
-    snprintf(prefix, sizeof prefix, "golden/models/%s/%s.%s", t->name, allocator, attention);
+    bool plain = strcmp(weights, "f32") == 0;
+    snprintf(prefix, sizeof prefix, "golden/models/%s/%s.%s%s%s", t->name, allocator, attention,
+             plain ? "" : ".", plain ? "" : weights);
     if (status == KVL_OK) {
-        kvl_status created = kvl_golden_engine(t->model, allocator, attention, longest, &engine);
+        kvl_status created =
+            kvl_golden_engine(t->model, allocator, attention, weights, longest, &engine);
         kvl_verify_result result;
         if (created != KVL_OK && kvl_verify_golden_wants(t->run, &result, "%s", prefix)) {
             refused(created, &result);
@@ -122,39 +127,22 @@ static kvl_status run_opened(tiny *t, const char *dir) {
     const kvl_verify_scope *scope = &t->run->scope;
     for (size_t a = 0; a < kvl_allocator_count(); a++)
         for (size_t m = 0; m < scope->n_modules; m++)
-            KVL_TRY(run_engine(t, kvl_allocator_at(a)->name, scope->modules[m]->name));
+            KVL_TRY(run_engine(t, kvl_allocator_at(a)->name, scope->modules[m]->name, "f32"));
+    /* The codes themselves, as the fused kernels read them. */
+    if (t->quantised) KVL_TRY(run_engine(t, "paged", "flash", t->quantised));
     snprintf(prefix, sizeof prefix, "golden/models/%s", t->name);
     return kvl_golden_tokenizer(t->run, dir, prefix, t->model);
-}
-
-/* True when config.json says that the weights are quantised. */
-static bool is_quantised(const char *dir) {
-    char path[4096];
-    json_t *config = NULL;
-    if (!kvl_verify_golden_path(dir, "config.json", path, sizeof path) ||
-        kvl_json_load(path, &config) != KVL_OK)
-        return false;
-    bool quantised = json_is_object(json_object_get(config, "quantization_config"));
-    json_decref(config);
-    return quantised;
 }
 
 static kvl_status run_model(kvl_verify_golden_run *run, const char *name) {
     tiny t = {.run = run, .name = name};
     char dir[3072];
-    kvl_verify_result result;
     snprintf(dir, sizeof dir, "%.2800s/models/%.200s", run->dir, name);
     if (!kvl_verify_golden_path(dir, "golden.safetensors", t.st_path, sizeof t.st_path))
         return KVL_OK;
-    if (is_quantised(dir)) {
-        if (kvl_verify_golden_wants(run, &result, "golden/models/%.100s", name)) {
-            kvl_verify_skipped(&result, "nf4 is not built in yet");
-            kvl_verify_golden_report(run, &result);
-        }
-        return KVL_OK;
-    }
     KVL_TRY(kvl_st_open(t.st_path, &t.st));
     kvl_status status = kvl_model_open(dir, 0, &t.model);
+    if (status == KVL_OK && t.model->source.quantised) t.quantised = t.model->config.source_weights;
     if (status == KVL_OK) status = run_opened(&t, dir);
     kvl_model_close(t.model);
     kvl_st_close(t.st);

@@ -3,7 +3,7 @@
  *   linear/<weights>/<isa>/<compute>c/<n_out>x<n_in>/rows<n>/seed<n>
  *   linear/<weights>/<isa>/<compute>c/<n_out>x<n_in>/rows<n>/seed<n>/lib   library kernels allowed
  *
- * Weights are what the definition of their dtype rounds them to, bit for bit. A product errs, in
+ * Weights are what the definition of their format rounds them to, bit for bit. A product errs, in
  * float32 sums of n_in terms t_k = x_k w_k, like a random walk of n_in steps of u = 2^-24 times the
  * running sum, whose size is about |t|_2: 4 u sqrt(n_in) |t|_2 is four times that, and 8 u |t|_1 /
  * sqrt(n_in) covers short rows. Twice the error of plain sums in the order k = 0, 1, 2 ... is
@@ -67,15 +67,40 @@ static kvl_status prepare(const linear_case *c, linear_data *d) {
     return kvl_linear_finish(d->layer, d->bias);
 }
 
+/* Values of d->w in blocks, by quant/nf4.h's functions over the whole tensor. */
+static kvl_status round_blocks(const linear_case *c, linear_data *d) {
+    int64_t n = c->n_out * c->n_in, n_blocks = kvl_nf4_blocks(n, KVL_NF4_BLOCK);
+    int64_t n_scales = kvl_nf4_blocks(n_blocks, KVL_NF4_NESTED_BLOCK);
+    kvl_nf4_type type = strcmp(c->format->name, "fp4") == 0 ? KVL_FP4 : KVL_NF4;
+    uint8_t *codes = malloc((size_t)n), *packed = malloc((size_t)(n + 1) / 2);
+    uint8_t *nested = malloc((size_t)n_blocks);
+    float *absmax = malloc((size_t)n_blocks * sizeof *absmax), offset;
+    float *scales = malloc((size_t)n_scales * sizeof *scales);
+    bool enough = codes && packed && nested && absmax && scales;
+    if (enough) {
+        kvl_nf4_encode(type, KVL_NF4_BLOCK, d->w, n, codes, absmax);
+        kvl_nf4_pack(type, codes, n, packed);
+        if (strcmp(c->format->name, "nf4_dq") == 0) {
+            kvl_nf4_nest(absmax, n_blocks, nested, scales, &offset);
+            kvl_nf4_unnest(nested, n_blocks, scales, KVL_NF4_NESTED_BLOCK, offset,
+                           kvl_nf4_dynamic_map(), absmax);
+        }
+        kvl_nf4_decode(type, KVL_NF4_BLOCK, packed, absmax, 0, n, d->w);
+    }
+    free(codes), free(packed), free(nested), free(absmax), free(scales);
+    return enough ? KVL_OK : kvl_fail(KVL_ERR_OOM, "out of memory for a linear case");
+}
+
 /* Rounds d->w by the definition, and checks that the layer holds the same values. */
 static kvl_status check_weights(const linear_case *c, linear_data *d, kvl_verify_result *result) {
+    if (c->format->in_blocks) KVL_TRY(round_blocks(c, d));
     float *row = malloc((size_t)c->n_in * sizeof *row);
     if (!row) return kvl_fail(KVL_ERR_OOM, "out of memory for a linear case");
     for (int64_t r = 0; r < c->n_out; r++) {
         kvl_linear_get_row(d->layer, r, row);
         for (int64_t k = 0; k < c->n_in; k++) {
             float *w = &d->w[r * c->n_in + k];
-            *w = (float)kvl_verify_round(c->format->dtype, *w);
+            if (!c->format->in_blocks) *w = (float)kvl_verify_round(c->format->dtype, *w);
             if (row[k] != *w)
                 kvl_verify_failed(result, "weight [%" PRId64 "][%" PRId64 "] is %.9g, not %.9g", r,
                                   k, (double)row[k], (double)*w);
