@@ -77,11 +77,30 @@ void kvl_sampler_accept(kvl_sampler *sampler, int32_t id) {
 }
 
 int32_t kvl_argmax(const float *logits, int32_t n) {
-    int32_t best = 0;
-    for (int32_t i = 0; i < n; i++) {
-        if (isnan(logits[i])) return -1;
-        if (logits[i] > logits[best]) best = i;
+    /* The largest of each lane first, which compilers turn into vector maxima; then where the
+     * largest of all stands first. A vocabulary is scanned at every step of every sequence. */
+    enum { LANES = 16 };
+    float most[LANES], largest = -INFINITY;
+    int is_nan[LANES] = {0}, any_nan = 0;
+    int32_t i = 0, best = 0;
+    for (int k = 0; k < LANES; k++) most[k] = -INFINITY;
+    for (; i + LANES <= n; i += LANES) {
+        for (int k = 0; k < LANES; k++) {
+            float x = logits[i + k];
+            most[k] = x > most[k] ? x : most[k];
+            is_nan[k] |= x != x;
+        }
     }
+    for (; i < n; i++) {
+        any_nan |= logits[i] != logits[i];
+        if (logits[i] > largest) largest = logits[i];
+    }
+    for (int k = 0; k < LANES; k++) {
+        any_nan |= is_nan[k];
+        if (most[k] > largest) largest = most[k];
+    }
+    if (any_nan) return -1;
+    while (logits[best] != largest) best++;
     return best;
 }
 

@@ -125,7 +125,7 @@ static kvl_status measure(const kvl_model *model, kvl_engine *engine,
     KVL_TRY(kvl_trial_prompts(model, spec, &prompts));
     kvl_status status = kvl_trial_measure(engine, spec, prompts, &times);
     if (status == KVL_OK) {
-        f->effective = kvl_trial_effective(engine, model, spec, &f->verified);
+        f->effective = kvl_trial_effective(engine, model, spec, &times, &f->verified);
         f->metrics = kvl_trial_metrics(engine, spec, &times, load_s);
         f->samples = kvl_trial_samples(&times);
         double share = json_number_value(json_object_get(f->metrics, "read_ceiling_pct"));

@@ -62,7 +62,8 @@ json_t *kvl_trial_metrics(const kvl_engine *engine, const kvl_trial_spec_values 
                           const kvl_trial_times *times, double load_s);
 json_t *kvl_trial_samples(const kvl_trial_times *times);
 json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
-                            const kvl_trial_spec_values *spec, const kvl_verify_result *verified);
+                            const kvl_trial_spec_values *spec, const kvl_trial_times *times,
+                            const kvl_verify_result *verified);
 
 /* Runs the trial of `spec`. *answer is {outcome, reason, effective, metrics, samples} whatever
  * became of it; fails only when the spec itself is malformed. */

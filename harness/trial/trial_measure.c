@@ -4,6 +4,8 @@
 
 #include "core/clock.h"
 #include "core/memory.h"
+#include "core/threads.h"
+#include "decoder/sampler.h"
 #include "harness/trial/trial.h"
 
 /* A trial repeats prefill and decode until it has measured for a second, so that short ones are not
@@ -28,15 +30,13 @@ static double ns_since(uint64_t start) {
     return (double)(kvl_now_ns() - start);
 }
 
-static int32_t argmax(const float *x, int64_t n) {
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++) best = x[i] > x[best] ? i : best;
-    return (int32_t)best;
-}
-
 static void pick_tokens(bench *b) {
-    for (int64_t s = 0; s < b->spec->batch; s++)
-        b->next[s] = argmax(b->logits + s * b->vocab, b->vocab);
+    const int64_t n = b->spec->batch;
+#pragma omp parallel for num_threads(kvl_threads()) schedule(static) if (n > 1)
+    for (int64_t s = 0; s < n; s++) {
+        int32_t best = kvl_argmax(b->logits + s * b->vocab, (int32_t)b->vocab);
+        b->next[s] = best < 0 ? 0 : best; /* NaN: the trial ends as a mismatch */
+    }
 }
 
 static void check_logits(bench *b) {
@@ -114,6 +114,7 @@ static void add_stats(kvl_engine *engine, kvl_engine_stats *sum) {
     sum->attention_ns += s.attention_ns;
     sum->matmul_ns += s.matmul_ns;
     sum->other_ns += s.other_ns;
+    sum->idle_ns += s.idle_ns;
     sum->steps += s.steps;
     sum->tokens += s.tokens;
     sum->read_bytes += s.read_bytes;

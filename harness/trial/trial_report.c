@@ -45,15 +45,34 @@ static void set_times(json_t *metrics, const kvl_trial_spec_values *spec,
     set_count(metrics, "passes", times->n_passes);
 }
 
-/* Shares of the wall time of a phase. `other` is what is neither attention nor matmul: norms, RoPE,
- * the cache, the choice of the next token. */
-static void set_shares(json_t *metrics, const char *const names[3], const kvl_engine_stats *stats,
+/* Shares of a thread's time in a phase, the mean over the team; they sum to 1. `idle` is waiting at
+ * barriers for other threads, `other` what is neither attention nor matmul: norms, RoPE, the cache,
+ * the choice of the next token. */
+static void set_shares(json_t *metrics, const char *const names[4], const kvl_engine_stats *stats,
                        double wall_ns) {
     double attention = (double)stats->attention_ns / wall_ns;
     double matmul = (double)stats->matmul_ns / wall_ns;
+    double idle = (double)stats->idle_ns / wall_ns;
     set(metrics, names[0], attention);
     set(metrics, names[1], matmul);
-    set(metrics, names[2], 1 - attention - matmul);
+    set(metrics, names[2], 1 - attention - matmul - idle);
+    set(metrics, names[3], idle);
+}
+
+/* What the roofline allows: the longer of reading the bytes and doing the operations at the
+ * ceilings of this run, in seconds for all that `stats` counted. */
+static double predicted_s(const kvl_trial_spec_values *spec, const kvl_engine_stats *stats) {
+    double read_s = stats->read_bytes / spec->read_bytes_per_s;
+    double flops_s = stats->flops / spec->flops_per_s;
+    return read_s > flops_s ? read_s : flops_s;
+}
+
+/* Which of the two it is: what a setting must change to make the phase faster. */
+static const char *bound_of(const kvl_trial_spec_values *spec, const kvl_engine_stats *stats) {
+    if (spec->read_bytes_per_s <= 0 || spec->flops_per_s <= 0 || stats->steps == 0)
+        return "unknown";
+    bool reads = stats->read_bytes / spec->read_bytes_per_s > stats->flops / spec->flops_per_s;
+    return reads ? "memory" : "compute";
 }
 
 /* Work of a mean pass over the time of the median one, as the throughputs: a pass that something
@@ -70,6 +89,12 @@ static void set_ceilings(json_t *metrics, const kvl_trial_spec_values *spec,
     set(metrics, "prefill_gflop_s", flops * 1e-9);
     set(metrics, "flops_ceiling_pct", 100 * flops / spec->flops_per_s);
     set(metrics, "step_read_bytes", times->decode.read_bytes / (double)times->n_steps);
+    set(metrics, "step_flops", times->decode.flops / (double)times->n_steps);
+    double steps = (double)times->n_steps;
+    set(metrics, "predicted_tpot_ms",
+        steps > 0 ? 1e3 * predicted_s(spec, &times->decode) / steps : NAN);
+    set(metrics, "predicted_ttft_ms",
+        times->prefill_ns_sum > 0 ? 1e3 * predicted_s(spec, &times->prefill) / passes : NAN);
 }
 
 static void set_memory(json_t *metrics, const kvl_trial_spec_values *spec,
@@ -92,15 +117,14 @@ static void set_memory(json_t *metrics, const kvl_trial_spec_values *spec,
 
 json_t *kvl_trial_metrics(const kvl_engine *engine, const kvl_trial_spec_values *spec,
                           const kvl_trial_times *times, double load_s) {
-    static const char *const decode[3] = {"attention_share", "matmul_share", "other_share"};
-    static const char *const prefill[3] = {"prefill_attention_share", "prefill_matmul_share",
-                                           "prefill_other_share"};
+    static const char *const decode[4] = {"attention_share", "matmul_share", "other_share",
+                                          "idle_share"};
+    static const char *const prefill[4] = {"prefill_attention_share", "prefill_matmul_share",
+                                           "prefill_other_share", "prefill_idle_share"};
     (void)engine;
     json_t *metrics = json_object();
     set_times(metrics, spec, times);
     set_shares(metrics, decode, &times->decode, times->decode_ns_sum);
-    /* Threads spin at barriers, so that a CPU's idle time does not show in the clocks at hand. */
-    json_object_set_new(metrics, "idle_share", json_null());
     set_shares(metrics, prefill, &times->prefill, times->prefill_ns_sum);
     set_ceilings(metrics, spec, times);
     set_memory(metrics, spec, times);
@@ -129,7 +153,8 @@ json_t *kvl_trial_samples(const kvl_trial_times *times) {
 }
 
 json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
-                            const kvl_trial_spec_values *spec, const kvl_verify_result *verified) {
+                            const kvl_trial_spec_values *spec, const kvl_trial_times *times,
+                            const kvl_verify_result *verified) {
     kvl_engine_effective ran;
     kvl_engine_effective_get(engine, spec->context ? 1 : spec->prompt, (int32_t)spec->batch, &ran);
     json_t *effective = json_object();
@@ -154,6 +179,8 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
         kvl_fail(KVL_OK, "%s", texts[i].text); /* names from files may not be valid UTF-8 */
         json_object_set_new(effective, texts[i].name, json_string(kvl_message()));
     }
+    json_object_set_new(effective, "prefill_bound", json_string(bound_of(spec, &times->prefill)));
+    json_object_set_new(effective, "decode_bound", json_string(bound_of(spec, &times->decode)));
     json_object_set_new(effective, "page_tokens", json_integer(ran.page_tokens));
     json_object_set_new(effective, "nf4_block",
                         ran.nf4_block ? json_integer(ran.nf4_block) : json_null());

@@ -29,6 +29,21 @@ static void test_argmax(void **state) {
     assert_int_equal(kvl_argmax(inf, 3), 1);
     assert_int_equal(kvl_argmax(nan_last, 3), -1);
     assert_int_equal(kvl_argmax(nan_first, 3), -1);
+    /* Every place of a long row, whole lanes and tail: the first of equals, and any NaN. */
+    enum { N = 53 };
+    float row[N];
+    for (int at = 0; at < N; at++) {
+        for (int i = 0; i < N; i++) row[i] = -(float)(i % 5) - 1;
+        row[at] = 0;
+        row[N - 1] = 0;
+        assert_int_equal(kvl_argmax(row, N), at);
+        row[at] = NAN;
+        assert_int_equal(kvl_argmax(row, N), -1);
+        row[at] = -INFINITY;
+        assert_int_equal(kvl_argmax(row, N), at == N - 1 ? 0 : N - 1);
+    }
+    for (int i = 0; i < N; i++) row[i] = -INFINITY;
+    assert_int_equal(kvl_argmax(row, N), 0);
 }
 
 static void test_greedy(void **state) {
