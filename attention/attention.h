@@ -51,7 +51,8 @@ typedef struct kvl_attention_args {
 
     int32_t n_threads; /* >= 1 */
     /* NULL: the call opens a region of n_threads. Else every worker of the team (n_threads of them)
-     * calls with equal arguments and the same workspace; O is complete after the next barrier. */
+     * calls with equal arguments and the same workspace; after the next barrier O is complete and
+     * the workspace free for another call. */
     kvl_worker *worker;
     void *workspace; /* 64-byte aligned, at least workspace_bytes(args) */
     uint64_t workspace_bytes;

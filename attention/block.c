@@ -3,11 +3,10 @@
 #include <stdio.h>
 
 int64_t kvl_blocks_count(const kvl_attention_args *args, int64_t *starts) {
-    int64_t group = kvl_attention_group(args), n_blocks = 0;
+    int64_t n_blocks = 0;
     for (int32_t s = 0; s < args->kv->n_seqs; s++) {
         if (starts) starts[s] = n_blocks;
-        int64_t rows = ((int64_t)args->q_start[s + 1] - args->q_start[s]) * group;
-        n_blocks += (rows + KVL_BLOCK_ROWS - 1) / KVL_BLOCK_ROWS;
+        n_blocks += kvl_seq_blocks(args, s);
     }
     if (starts) starts[args->kv->n_seqs] = n_blocks;
     return n_blocks * args->kv->n_kv_heads;
@@ -27,20 +26,52 @@ static int32_t find_seq(const int64_t *starts, int32_t n_seqs, int64_t index) {
     return low;
 }
 
-kvl_attention_block kvl_blocks_at(const kvl_attention_args *args, const int64_t *starts,
-                                  int64_t index) {
-    int32_t n_kv_heads = args->kv->n_kv_heads;
-    int32_t s = find_seq(starts, args->kv->n_seqs, index / n_kv_heads);
-    int64_t from_end = starts[s + 1] - 1 - index / n_kv_heads;
-    int64_t rows = ((int64_t)args->q_start[s + 1] - args->q_start[s]) * kvl_attention_group(args);
-    int64_t left = rows - from_end * KVL_BLOCK_ROWS;
+kvl_attention_block kvl_block_of(const kvl_attention_args *args, int32_t seq, int64_t index,
+                                 int32_t kv_head) {
+    int64_t left = kvl_seq_rows(args, seq) - index * KVL_BLOCK_ROWS;
     return (kvl_attention_block){
         .args = args,
-        .seq = s,
-        .kv_head = (int32_t)(index % n_kv_heads),
+        .seq = seq,
+        .kv_head = kv_head,
         .n_rows = (int32_t)(left < KVL_BLOCK_ROWS ? left : KVL_BLOCK_ROWS),
-        .row_first = from_end * KVL_BLOCK_ROWS,
+        .row_first = index * KVL_BLOCK_ROWS,
     };
+}
+
+void kvl_queue_fill(kvl_block_queue *queue, const kvl_attention_args *args) {
+    queue->n_blocks = kvl_blocks_count(args, queue->starts);
+    atomic_store_explicit(&queue->next, 0, memory_order_relaxed);
+}
+
+bool kvl_queue_take(kvl_block_queue *queue, const kvl_attention_args *args,
+                    kvl_attention_block *block) {
+    int64_t index = atomic_fetch_add_explicit(&queue->next, 1, memory_order_relaxed);
+    if (index >= queue->n_blocks) return false;
+    int32_t n_kv_heads = args->kv->n_kv_heads;
+    int32_t s = find_seq(queue->starts, args->kv->n_seqs, index / n_kv_heads);
+    *block = kvl_block_of(args, s, queue->starts[s + 1] - 1 - index / n_kv_heads,
+                          (int32_t)(index % n_kv_heads));
+    return true;
+}
+
+typedef struct team_call {
+    const kvl_attention_args *args;
+    void (*share)(kvl_worker *worker, const kvl_attention_args *args);
+} team_call;
+
+static void run_share(kvl_worker *worker, void *context) {
+    const team_call *call = context;
+    call->share(worker, call->args);
+}
+
+void kvl_attention_team(const kvl_attention_args *args,
+                        void (*share)(kvl_worker *worker, const kvl_attention_args *args)) {
+    if (args->worker) {
+        share(args->worker, args);
+    } else {
+        team_call call = {args, share};
+        kvl_team_run(args->n_threads, run_share, &call, NULL);
+    }
 }
 
 static bool is_activation(kvl_dtype dtype) {

@@ -1,4 +1,4 @@
-/* Between flash.c (plan, threads) and flash_kernel.c (arithmetic, once per instruction set). */
+/* Between flash.c (plan, workers) and flash_kernel.c (arithmetic, once per instruction set). */
 #ifndef KVL_ATTENTION_FLASH_H
 #define KVL_ATTENTION_FLASH_H
 
@@ -17,23 +17,23 @@ enum {
 typedef struct kvl_flash_task {
     kvl_attention_block block;
     int64_t split_first, split_last;
-    float *partials; /* [n_tokens][n_q_heads][n_splits][stride + 16]: o, then max, sum */
+    float *partials; /* [n_rows][n_splits][stride + 16]: o, then max, sum */
     int64_t n_splits;
 } kvl_flash_task;
 
 /* Floats of scratch a thread needs, and of one row's partial state. */
 static inline int64_t kvl_flash_scratch(const kvl_attention_args *args) {
-    return (3 * KVL_BLOCK_ROWS + 2 * KVL_TILE_KEYS) * kvl_tile_stride(args) +
+    return kvl_tile_scratch(args) + 2 * KVL_BLOCK_ROWS * kvl_tile_stride(args) +
            KVL_BLOCK_ROWS * KVL_TILE_KEYS;
 }
 static inline int64_t kvl_flash_partial(const kvl_attention_args *args) {
     return kvl_tile_stride(args) + 16;
 }
 
+/* merge: row `row` of a task's block from its kept states of splits [split_first, split_last). */
 #define KVL_FLASH_KERNEL(isa) \
     void kvl_flash_block_##isa(const kvl_flash_task *task, float *scratch); \
-    void kvl_flash_merge_##isa(const kvl_attention_args *args, int64_t token, int32_t head, \
-                               float *partials, int64_t n_splits);
+    void kvl_flash_merge_##isa(const kvl_flash_task *task, int32_t row);
 KVL_FLASH_KERNEL(scalar)
 KVL_FLASH_KERNEL(avx2)
 KVL_FLASH_KERNEL(avx512)

@@ -31,29 +31,29 @@ static void online_softmax(const kvl_tile *tile, float *s, kvl_tile_state *state
     }
 }
 
-/* One split, from a fresh state. */
-static void run_split(kvl_tile *tile, int64_t first, int64_t last, float *s,
+/* One split, from a fresh state. `end`: where the keys of the whole task end, for prefetching. */
+static void run_split(kvl_tile *tile, int64_t first, int64_t last, int64_t end, float *s,
                       kvl_tile_state *state) {
     kvl_state_reset(state, tile);
     int64_t start = first & ~(int64_t)(KVL_TILE_KEYS - 1);
     for (; start < last; start += KVL_TILE_KEYS) {
         int64_t from = start > first ? start : first;
         int64_t to = start + KVL_TILE_KEYS < last ? start + KVL_TILE_KEYS : last;
-        kvl_tile_load_kv(tile, start, from, to, true, true);
+        kvl_tile_load(tile, start, from, to, end, KVL_WANT_K | KVL_WANT_V);
         kvl_tile_scores(tile, s, KVL_TILE_KEYS);
         online_softmax(tile, s, state);
         kvl_tile_values(tile, s, KVL_TILE_KEYS, state->o);
     }
 }
 
+static float *partial_of(const kvl_flash_task *task, int32_t row, int64_t split) {
+    return task->partials + (row * task->n_splits + split) * kvl_flash_partial(task->block.args);
+}
+
 static void keep_partials(const kvl_flash_task *task, const kvl_tile *tile, int64_t split,
                           const kvl_tile_state *state) {
-    const kvl_attention_args *args = task->block.args;
-    int64_t stride = kvl_flash_partial(args);
     for (int32_t r = 0; r < tile->n_rows; r++) {
-        int64_t row =
-            kvl_block_token(&task->block, r) * args->n_q_heads + kvl_block_head(&task->block, r);
-        float *out = task->partials + (row * task->n_splits + split) * stride;
+        float *out = partial_of(task, r, split);
         memcpy(out, state->o + r * tile->ld, (size_t)tile->ld * sizeof(float));
         out[tile->ld] = state->max[r];
         out[tile->ld + 1] = state->sum[r];
@@ -63,23 +63,23 @@ static void keep_partials(const kvl_flash_task *task, const kvl_tile *tile, int6
 void KVL_ISA_FN(kvl_flash_block)(const kvl_flash_task *task, float *scratch) {
     kvl_tile tile;
     kvl_tile_state total, part;
-    int64_t ld = kvl_tile_stride(task->block.args);
+    int64_t ld = kvl_tile_stride(task->block.args), first, last;
     kvl_tile_load_q(&tile, &task->block, scratch);
-    float *s = scratch + (KVL_BLOCK_ROWS + 2 * KVL_TILE_KEYS) * ld;
+    float *s = scratch + kvl_tile_scratch(task->block.args);
     total.o = s + KVL_BLOCK_ROWS * KVL_TILE_KEYS;
     part.o = total.o + KVL_BLOCK_ROWS * ld;
     kvl_state_reset(&total, &tile);
-    int64_t first = tile.first[0], last = tile.last[tile.n_rows - 1];
+    kvl_block_keys(&task->block, &first, &last);
+    int64_t end =
+        task->split_last * KVL_SPLIT_KEYS < last ? task->split_last * KVL_SPLIT_KEYS : last;
     for (int64_t split = task->split_first; split < task->split_last; split++) {
         int64_t from = split * KVL_SPLIT_KEYS, to = from + KVL_SPLIT_KEYS;
         if (from < first) from = first;
         if (to > last) to = last;
         if (from < to) {
-            run_split(&tile, from, to, s, &part);
-        } else if (task->partials) {
-            kvl_state_reset(&part, &tile);
+            run_split(&tile, from, to, end, s, &part);
         } else {
-            continue;
+            kvl_state_reset(&part, &tile);
         }
         if (task->partials) {
             keep_partials(task, &tile, split, &part);
@@ -87,7 +87,7 @@ void KVL_ISA_FN(kvl_flash_block)(const kvl_flash_task *task, float *scratch) {
         }
         for (int32_t r = 0; r < tile.n_rows; r++)
             kvl_state_merge(&total.max[r], &total.sum[r], total.o + r * ld, part.max[r],
-                            part.sum[r], part.o + r * ld, tile.n_vecs);
+                            part.sum[r], part.o + r * ld, ld);
     }
     if (task->partials) return;
     for (int32_t r = 0; r < tile.n_rows; r++)
@@ -96,15 +96,13 @@ void KVL_ISA_FN(kvl_flash_block)(const kvl_flash_task *task, float *scratch) {
                       total.o + r * ld);
 }
 
-/* Merges a row's partial states, [n_splits][stride + 16], in rising order and stores the row. */
-void KVL_ISA_FN(kvl_flash_merge)(const kvl_attention_args *args, int64_t token, int32_t head,
-                                 float *partials, int64_t n_splits) {
-    int64_t ld = kvl_tile_stride(args), stride = kvl_flash_partial(args);
-    int32_t n_vecs = (args->kv->head_dim + KVL_VL - 1) / KVL_VL;
-    for (int64_t split = 1; split < n_splits; split++) {
-        const float *from = partials + split * stride;
-        kvl_state_merge(&partials[ld], &partials[ld + 1], partials, from[ld], from[ld + 1], from,
-                        n_vecs);
+void KVL_ISA_FN(kvl_flash_merge)(const kvl_flash_task *task, int32_t row) {
+    int64_t ld = kvl_tile_stride(task->block.args);
+    float *into = partial_of(task, row, task->split_first);
+    for (int64_t split = task->split_first + 1; split < task->split_last; split++) {
+        const float *from = partial_of(task, row, split);
+        kvl_state_merge(&into[ld], &into[ld + 1], into, from[ld], from[ld + 1], from, ld);
     }
-    kvl_row_store(args, token, head, partials[ld], partials[ld + 1], partials);
+    kvl_row_store(task->block.args, kvl_block_token(&task->block, row),
+                  kvl_block_head(&task->block, row), into[ld], into[ld + 1], into);
 }

@@ -2,7 +2,6 @@
  * `verify` holds every kernel to, so it is written to be read and shares no arithmetic with them.
  */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "attention/block.h"
@@ -115,15 +114,19 @@ static int32_t seq_of(const kvl_attention_args *args, int64_t token) {
     return s;
 }
 
-static kvl_status reference_run(const kvl_attention_args *args) {
+/* Rows are dealt out in turn: their costs differ by position, which so evens out. */
+static void reference_share(kvl_worker *worker, const kvl_attention_args *args) {
     int64_t n_rows = (int64_t)args->q_start[args->kv->n_seqs] * args->n_q_heads;
-    uint64_t bytes = thread_bytes(args);
-#pragma omp parallel for schedule(dynamic, 8) num_threads(args->n_threads) if (n_rows > 1)
-    for (int64_t i = 0; i < n_rows; i++) {
+    char *scratch = (char *)args->workspace + (uint64_t)worker->index * thread_bytes(args);
+    for (int64_t i = worker->index; i < n_rows; i += worker->n) {
         int64_t token = i / args->n_q_heads;
         row at = {args, seq_of(args, token), (int32_t)(i % args->n_q_heads), token};
-        run_row(&at, (char *)args->workspace + (uint64_t)omp_get_thread_num() * bytes);
+        run_row(&at, scratch);
     }
+}
+
+static kvl_status reference_run(const kvl_attention_args *args) {
+    kvl_attention_team(args, reference_share);
     return KVL_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "attention/chunked.h"
+#include "attention/eager.h"
 #include "attention/flash.h"
 #include "attention/modules.h"
 
@@ -35,7 +36,7 @@ static backend choose(const kvl_attention_args *args, char *reason, size_t reaso
 static void sdpa_supports(const kvl_attention_args *args, kvl_attention_choice *choice) {
     char reason[sizeof choice->reason];
     backend which = choose(args, reason, sizeof reason);
-    kvl_attention_supports(args, names[which], kvl_attention_variant(), KVL_CHUNKED_HEAD_DIM_MAX,
+    kvl_attention_supports(args, names[which], kvl_attention_variant(), KVL_EAGER_HEAD_DIM_MAX,
                            choice);
     if (choice->supported) snprintf(choice->reason, sizeof choice->reason, "%s", reason);
 }
@@ -46,9 +47,9 @@ static uint64_t sdpa_workspace_bytes(const kvl_attention_args *args) {
     case FLASH:
         return kvl_attention_flash.workspace_bytes(args);
     case MEM_EFFICIENT:
-        return kvl_chunked_workspace(args, KVL_CHUNK_KEYS);
+        return kvl_chunked_workspace(args);
     default:
-        return kvl_chunked_workspace(args, 0);
+        return kvl_eager_workspace(args);
     }
 }
 
@@ -58,9 +59,9 @@ static kvl_status sdpa_run(const kvl_attention_args *args) {
     case FLASH:
         return kvl_attention_flash.run_cpu(args);
     case MEM_EFFICIENT:
-        return kvl_chunked_run(args, KVL_CHUNK_KEYS);
+        return kvl_chunked_run(args);
     default:
-        return kvl_chunked_run(args, 0);
+        return kvl_eager_run(args);
     }
 }
 

@@ -34,6 +34,11 @@ static inline vf vf_div(vf a, vf b) {
 static inline vf vf_fma(vf a, vf b, vf c) {
     return _mm256_fmadd_ps(a, b, c);
 }
+/* *sum = a * b + *sum where the sum is: left to choose which operand the result replaces, compilers
+ * run out of 16 registers and keep some of 12 sums in memory. */
+static inline void vf_fma_to(vf *sum, vf a, vf b) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+}
 /* The second operand where either is NaN. */
 static inline vf vf_max(vf a, vf b) {
     return _mm256_max_ps(a, b);
@@ -84,10 +89,18 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     __m256i w = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
 }
-static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd) {
+static inline vf vf_load_bf16_even(const uint16_t *p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 16));
+}
+/* The mask stays in memory: a register for it would be one too many beside 12 sums. */
+static inline vf vf_load_bf16_odd(const uint16_t *p) {
+    static const struct {
+        _Alignas(32) uint32_t lanes[8];
+    } upper = {{0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000, 0xffff0000,
+                0xffff0000}};
     __m256i w = _mm256_loadu_si256((const __m256i *)p);
-    *even = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
-    *odd = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000)));
+    __asm__("vpand %1, %0, %0" : "+x"(w) : "m"(upper));
+    return _mm256_castsi256_ps(w);
 }
 static inline vf vf_load_f16(const uint16_t *p) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
@@ -125,6 +138,71 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
 /* Rounds to f16 (nearest even; overflow gives inf) and stores KVL_VL codes. */
 static inline void vf_store_f16(uint16_t *p, vf x) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
+typedef struct vf2 {
+    vf a, b;
+} vf2;
+
+static inline vf2 vf_pair_f32(const float *p) {
+    return (vf2){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+static inline vf2 vf_pair_f16(const uint16_t *p) {
+    return (vf2){vf_load_f16(p), vf_load_f16(p + 8)};
+}
+static inline vf2 vf_pair_bf16(const uint16_t *p) {
+    __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    return (vf2){
+        _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
+        _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000))),
+    };
+}
+static inline vf2 kvl_pair_of_f16(__m256i h) {
+    return (vf2){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+                 _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+}
+static inline vf2 vf_pair_e5m2(const uint8_t *p, int odd) {
+    __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    return kvl_pair_of_f16(odd ? _mm256_and_si256(w, _mm256_set1_epi16((short)0xff00))
+                               : _mm256_slli_epi16(w, 8));
+}
+static inline vf2 vf_pair_e4m3(const uint8_t *p, int odd) {
+    /* The exponent's four bits become the lower four of f16's five: bias 7 read as 15. */
+    __m256i w = _mm256_loadu_si256((const __m256i *)p);
+    w = _mm256_srai_epi16(odd ? w : _mm256_slli_epi16(w, 8), 1);
+    return kvl_pair_of_f16(_mm256_and_si256(w, _mm256_set1_epi16((short)0xbf80)));
+}
+/* Whether one of `n` codes (a multiple of 4 * KVL_VL) of any of the rows is NaN. */
+static inline int vf_nan_e4m3(const void *const *rows, int n_rows, int64_t n) {
+    /* Doubling drops the sign; NaN is the largest of what is left. */
+    __m256i largest = _mm256_setzero_si256();
+    for (int r = 0; r < n_rows; r++) {
+        for (int64_t i = 0; i < n; i += 32) {
+            __m256i w = _mm256_loadu_si256((const __m256i *)((const uint8_t *)rows[r] + i));
+            largest = _mm256_max_epu8(largest, _mm256_add_epi8(w, w));
+        }
+    }
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(largest, _mm256_set1_epi8((char)0xfe))) != 0;
+}
+static inline void vf_transpose(const float *in, int64_t ldi, float *out, int64_t ldo) {
+    vf quad[2][4]; /* [g][c]: column c (and 4 + c) of rows 4 g .. 4 g + 3 */
+    for (int g = 0; g < 2; g++) {
+        const float *rows = in + 4 * g * ldi;
+        vf r0 = _mm256_loadu_ps(rows), r1 = _mm256_loadu_ps(rows + ldi);
+        vf r2 = _mm256_loadu_ps(rows + 2 * ldi), r3 = _mm256_loadu_ps(rows + 3 * ldi);
+        __m256d lo01 = _mm256_castps_pd(_mm256_unpacklo_ps(r0, r1));
+        __m256d hi01 = _mm256_castps_pd(_mm256_unpackhi_ps(r0, r1));
+        __m256d lo23 = _mm256_castps_pd(_mm256_unpacklo_ps(r2, r3));
+        __m256d hi23 = _mm256_castps_pd(_mm256_unpackhi_ps(r2, r3));
+        quad[g][0] = _mm256_castpd_ps(_mm256_unpacklo_pd(lo01, lo23));
+        quad[g][1] = _mm256_castpd_ps(_mm256_unpackhi_pd(lo01, lo23));
+        quad[g][2] = _mm256_castpd_ps(_mm256_unpacklo_pd(hi01, hi23));
+        quad[g][3] = _mm256_castpd_ps(_mm256_unpackhi_pd(hi01, hi23));
+    }
+    for (int c = 0; c < 4; c++) {
+        vf_store(out + c * ldo, _mm256_permute2f128_ps(quad[0][c], quad[1][c], 0x20));
+        vf_store(out + (4 + c) * ldo, _mm256_permute2f128_ps(quad[0][c], quad[1][c], 0x31));
+    }
 }
 
 #endif

@@ -34,6 +34,9 @@ static inline vf vf_div(vf a, vf b) {
 static inline vf vf_fma(vf a, vf b, vf c) {
     return _mm512_fmadd_ps(a, b, c);
 }
+static inline void vf_fma_to(vf *sum, vf a, vf b) {
+    *sum = vf_fma(a, b, *sum);
+}
 /* The second operand where either is NaN. */
 static inline vf vf_max(vf a, vf b) {
     return _mm512_max_ps(a, b);
@@ -88,10 +91,12 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
 }
-static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd) {
-    __m512i w = _mm512_loadu_si512(p);
-    *even = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
-    *odd = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
+static inline vf vf_load_bf16_even(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
+static inline vf vf_load_bf16_odd(const uint16_t *p) {
+    __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), upper));
 }
 static inline vf vf_load_f16(const uint16_t *p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
@@ -126,6 +131,78 @@ static inline void vf_store_bf16(uint16_t *p, vf x) {
 /* Rounds to f16 (nearest even; overflow gives inf) and stores KVL_VL codes. */
 static inline void vf_store_f16(uint16_t *p, vf x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+
+typedef struct vf2 {
+    vf a, b;
+} vf2;
+
+static inline vf2 vf_pair_f32(const float *p) {
+    return (vf2){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 16)};
+}
+static inline vf2 vf_pair_f16(const uint16_t *p) {
+    return (vf2){vf_load_f16(p), vf_load_f16(p + 16)};
+}
+static inline vf2 vf_pair_bf16(const uint16_t *p) {
+    __m512i w = _mm512_loadu_si512(p);
+    return (vf2){
+        _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)),
+        _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000))),
+    };
+}
+static inline vf2 kvl_pair_of_f16(__m512i h) {
+    return (vf2){_mm512_cvtph_ps(_mm512_castsi512_si256(h)),
+                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1))};
+}
+static inline vf2 vf_pair_e5m2(const uint8_t *p, int odd) {
+    __m512i w = _mm512_loadu_si512(p);
+    return kvl_pair_of_f16(odd ? _mm512_and_si512(w, _mm512_set1_epi16((short)0xff00))
+                               : _mm512_slli_epi16(w, 8));
+}
+static inline vf2 vf_pair_e4m3(const uint8_t *p, int odd) {
+    /* As in simd_avx2.h. */
+    __m512i w = _mm512_loadu_si512(p);
+    w = _mm512_srai_epi16(odd ? w : _mm512_slli_epi16(w, 8), 1);
+    return kvl_pair_of_f16(_mm512_and_si512(w, _mm512_set1_epi16((short)0xbf80)));
+}
+/* Whether one of `n` codes (a multiple of 4 * KVL_VL) of any of the rows is NaN. */
+static inline int vf_nan_e4m3(const void *const *rows, int n_rows, int64_t n) {
+    /* As in simd_avx2.h. */
+    __m512i largest = _mm512_setzero_si512();
+    for (int r = 0; r < n_rows; r++) {
+        for (int64_t i = 0; i < n; i += 64) {
+            __m512i w = _mm512_loadu_si512((const uint8_t *)rows[r] + i);
+            largest = _mm512_max_epu8(largest, _mm512_add_epi8(w, w));
+        }
+    }
+    return _mm512_cmpeq_epi8_mask(largest, _mm512_set1_epi8((char)0xfe)) != 0;
+}
+static inline void vf_transpose(const float *in, int64_t ldi, float *out, int64_t ldo) {
+    vf quad[4][4]; /* [g][c]: columns c, 4 + c, 8 + c, 12 + c of rows 4 g .. 4 g + 3 */
+    for (int g = 0; g < 4; g++) {
+        const float *rows = in + 4 * g * ldi;
+        vf r0 = _mm512_loadu_ps(rows), r1 = _mm512_loadu_ps(rows + ldi);
+        vf r2 = _mm512_loadu_ps(rows + 2 * ldi), r3 = _mm512_loadu_ps(rows + 3 * ldi);
+        __m512d lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1));
+        __m512d hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1));
+        __m512d lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
+        __m512d hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
+        quad[g][0] = _mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23));
+        quad[g][1] = _mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23));
+        quad[g][2] = _mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23));
+        quad[g][3] = _mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23));
+    }
+    for (int c = 0; c < 4; c++) {
+        /* Quarters 0 and 2, then 1 and 3, of the four row groups. */
+        vf even01 = _mm512_shuffle_f32x4(quad[0][c], quad[1][c], 0x88);
+        vf even23 = _mm512_shuffle_f32x4(quad[2][c], quad[3][c], 0x88);
+        vf odd01 = _mm512_shuffle_f32x4(quad[0][c], quad[1][c], 0xdd);
+        vf odd23 = _mm512_shuffle_f32x4(quad[2][c], quad[3][c], 0xdd);
+        vf_store(out + c * ldo, _mm512_shuffle_f32x4(even01, even23, 0x88));
+        vf_store(out + (4 + c) * ldo, _mm512_shuffle_f32x4(odd01, odd23, 0x88));
+        vf_store(out + (8 + c) * ldo, _mm512_shuffle_f32x4(even01, even23, 0xdd));
+        vf_store(out + (12 + c) * ldo, _mm512_shuffle_f32x4(odd01, odd23, 0xdd));
+    }
 }
 
 #endif

@@ -35,6 +35,9 @@ static inline vf vf_div(vf a, vf b) {
 static inline vf vf_fma(vf a, vf b, vf c) {
     return a * b + c;
 }
+static inline void vf_fma_to(vf *sum, vf a, vf b) {
+    *sum = vf_fma(a, b, *sum);
+}
 static inline vf kvl_blend(kvl_vi mask, vf yes, vf no) {
     return (vf)(((kvl_vi)yes & mask) | ((kvl_vi)no & ~mask));
 }
@@ -97,11 +100,11 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     return (vf){kvl_bits_f32((uint32_t)p[0] << 16), kvl_bits_f32((uint32_t)p[1] << 16),
                 kvl_bits_f32((uint32_t)p[2] << 16), kvl_bits_f32((uint32_t)p[3] << 16)};
 }
-static inline void vf_load_bf16_pairs(const uint16_t *p, vf *even, vf *odd) {
-    for (int i = 0; i < 4; i++) {
-        (*even)[i] = kvl_bits_f32((uint32_t)p[2 * i] << 16);
-        (*odd)[i] = kvl_bits_f32((uint32_t)p[2 * i + 1] << 16);
-    }
+static inline vf vf_load_bf16_even(const uint16_t *p) {
+    return vf_load_bf16((const uint16_t[4]){p[0], p[2], p[4], p[6]});
+}
+static inline vf vf_load_bf16_odd(const uint16_t *p) {
+    return vf_load_bf16((const uint16_t[4]){p[1], p[3], p[5], p[7]});
 }
 static inline vf vf_load_f16(const uint16_t *p) {
     return (vf){kvl_scalar_f16(p[0]), kvl_scalar_f16(p[1]), kvl_scalar_f16(p[2]),
@@ -144,6 +147,49 @@ static inline uint16_t kvl_scalar_to_f16(float x) {
 /* Rounds to f16 (nearest even; overflow gives inf) and stores KVL_VL codes. */
 static inline void vf_store_f16(uint16_t *p, vf x) {
     for (int i = 0; i < 4; i++) p[i] = kvl_scalar_to_f16(x[i]);
+}
+
+typedef struct vf2 {
+    vf a, b;
+} vf2;
+
+static inline vf2 vf_pair_f32(const float *p) {
+    return (vf2){vf_load_f32(p), vf_load_f32(p + 4)};
+}
+static inline vf2 vf_pair_f16(const uint16_t *p) {
+    return (vf2){vf_load_f16(p), vf_load_f16(p + 4)};
+}
+static inline vf2 vf_pair_bf16(const uint16_t *p) {
+    uint16_t even[4] = {p[0], p[2], p[4], p[6]}, odd[4] = {p[1], p[3], p[5], p[7]};
+    return (vf2){vf_load_bf16(even), vf_load_bf16(odd)};
+}
+static inline vf2 vf_pair_e5m2(const uint8_t *p, int odd) {
+    const uint8_t *c = p + (odd ? 1 : 0);
+    uint8_t low[4] = {c[0], c[2], c[4], c[6]}, high[4] = {c[8], c[10], c[12], c[14]};
+    return (vf2){vf_load_e5m2(low), vf_load_e5m2(high)};
+}
+static inline vf2 vf_pair_e4m3(const uint8_t *p, int odd) {
+    uint16_t h[8];
+    for (int i = 0; i < 8; i++) {
+        unsigned code = p[2 * i + (odd ? 1 : 0)];
+        h[i] = (uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7);
+    }
+    return (vf2){vf_load_f16(h), vf_load_f16(h + 4)};
+}
+/* Whether one of `n` codes (a multiple of 4 * KVL_VL) of any of the rows is NaN. */
+static inline int vf_nan_e4m3(const void *const *rows, int n_rows, int64_t n) {
+    for (int r = 0; r < n_rows; r++) {
+        const uint8_t *codes = rows[r];
+        for (int64_t i = 0; i < n; i++) {
+            if ((codes[i] & 0x7f) == 0x7f) return 1;
+        }
+    }
+    return 0;
+}
+static inline void vf_transpose(const float *in, int64_t ldi, float *out, int64_t ldo) {
+    for (int r = 0; r < 4; r++) {
+        for (int c = 0; c < 4; c++) out[c * ldo + r] = in[r * ldi + c];
+    }
 }
 
 #endif

@@ -54,6 +54,31 @@ static const shape shapes[] = {
      .kv_dtype = KVL_F32,
      .q_dtype = KVL_F32,
      .o_dtype = KVL_F32},
+    /* Decode: every element of K and V read as stored, one sequence far longer than the other, so
+     * that its blocks are cut between workers. */
+    {.n_seqs = 3,
+     .q_lens = {1, 1, 2},
+     .kv_lens = {3000, 5, 700},
+     .n_q_heads = 8,
+     .n_kv_heads = 2,
+     .head_dim = 64,
+     .scale = 0.2f,
+     .causal = true,
+     .kv_dtype = KVL_FP8_E4M3,
+     .q_dtype = KVL_BF16,
+     .o_dtype = KVL_F32,
+     .scaled = true},
+    {.n_seqs = 1,
+     .q_lens = {1},
+     .kv_lens = {2900},
+     .n_q_heads = 3,
+     .n_kv_heads = 1,
+     .head_dim = 128,
+     .scale = 0.1f,
+     .causal = true,
+     .kv_dtype = KVL_FP8_E5M2,
+     .q_dtype = KVL_BF16,
+     .o_dtype = KVL_F32},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -111,6 +136,43 @@ static void check_threads_and_pages(const kvl_attention *module, const tensors *
     call_free(&base);
 }
 
+/* A team's call: every worker makes it, twice with a barrier between, as layers do. */
+typedef struct team_call {
+    const call *c;
+    const kvl_attention *module;
+} team_call;
+
+static void team_part(kvl_worker *worker, void *context) {
+    const team_call *t = context;
+    kvl_attention_args mine = t->c->args;
+    mine.worker = worker;
+    mine.n_threads = worker->n;
+    for (int layer = 0; layer < 2; layer++) {
+        if (kvl_attention_part(t->module, &mine) != KVL_OK) memset(t->c->o, 0xff, 1);
+        kvl_team_barrier(worker);
+    }
+}
+
+static void check_teams(const kvl_attention *module, const tensors *t) {
+    call base, other;
+    run(&base, t, 16, 1, module);
+    for (int n = 1; n <= 3; n++) {
+        call_make(&other, t, 16, n);
+        uint64_t bytes = module->workspace_bytes(&other.args);
+        other.args.workspace = must_alloc(bytes);
+        other.args.workspace_bytes = bytes;
+        memset(other.args.workspace, 0xff, bytes);
+        assert_ok(kvl_attention_check(module, &other.args));
+        kvl_team_run(n, team_part, &(team_call){&other, module}, NULL);
+        char what[32];
+        snprintf(what, sizeof what, "a team of %d", n);
+        same_tokens(t, &base, 0, &other, 0, t->n_q, what, module->name);
+        free(other.args.workspace);
+        call_free(&other);
+    }
+    call_free(&base);
+}
+
 /* One sequence of `t` as a call of its own, cut to its first kv_len keys and last q_len of those
  * queries that end there: what a chunk or a decode step sees. Borrows t's memory. */
 static tensors part_of(const tensors *t, int32_t seq, int32_t q_first, int32_t q_len) {
@@ -160,6 +222,7 @@ static void check_batch_and_chunks(const kvl_attention *module, const tensors *t
 
 /* Later keys of the same chunk that a causal row does not see turn to inf and NaN. */
 static void check_unseen_keys(const kvl_attention *module, const tensors *t) {
+    if (t->shape.q_lens[0] <= 5) return;
     tensors part = part_of(t, 0, 0, t->shape.q_lens[0]);
     call clean, dirty;
     run(&clean, &part, 0, 1, module);
@@ -181,6 +244,9 @@ static void check_unseen_keys(const kvl_attention *module, const tensors *t) {
 
 static void threads_and_pages(void **state) {
     for_each(check_threads_and_pages);
+}
+static void teams(void **state) {
+    for_each(check_teams);
 }
 static void batch_and_chunks(void **state) {
     for_each(check_batch_and_chunks);
@@ -211,9 +277,8 @@ static void against_the_oracle(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_and_pages),
-        cmocka_unit_test(batch_and_chunks),
-        cmocka_unit_test(unseen_keys),
+        cmocka_unit_test(threads_and_pages),  cmocka_unit_test(teams),
+        cmocka_unit_test(batch_and_chunks),   cmocka_unit_test(unseen_keys),
         cmocka_unit_test(against_the_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,338 @@
+/* Stages load and store, the softmax of a row, and merging. */
+#include "attention/tile.h"
+
+KVL_INLINE vf load_part(kvl_dtype dtype, const void *row, int64_t i, int n) {
+    switch (dtype) {
+    case KVL_F16:
+        return vf_load_f16_n((const uint16_t *)row + i, n);
+    case KVL_BF16:
+        return vf_load_bf16_n((const uint16_t *)row + i, n);
+    default:
+        return vf_load_f32_n((const float *)row + i, n);
+    }
+}
+
+/* Elements after which the order of vf_pair_<dtype> repeats. */
+static int32_t order_of(kvl_dtype dtype) {
+    return dtype == KVL_BF16 ? 2 * KVL_VL : dtype <= KVL_BF16 ? 2 : 4 * KVL_VL;
+}
+
+/* Elements that one call of vf_pair_<dtype> loads: partial ones must not read past a row. */
+static int32_t piece_of(kvl_dtype dtype) {
+    return dtype <= KVL_BF16 ? 2 * KVL_VL : 4 * KVL_VL;
+}
+
+/* Widens the first `n` elements, whole pairs, in the dtype's order. */
+KVL_INLINE void widen_pairs(kvl_dtype dtype, const void *row, int32_t n, float *out) {
+    for (int64_t pair = 0; pair < n / (2 * KVL_VL); pair += 2) {
+        vf2 even = kvl_pair(dtype, row, pair, 0);
+        vf_store(out + 2 * pair * KVL_VL, even.a);
+        vf_store(out + (2 * pair + 1) * KVL_VL, even.b);
+        if (pair + 1 == n / (2 * KVL_VL)) break;
+        vf2 odd = kvl_pair(dtype, row, pair + 1, 1);
+        vf_store(out + (2 * pair + 2) * KVL_VL, odd.a);
+        vf_store(out + (2 * pair + 3) * KVL_VL, odd.b);
+    }
+}
+
+static void widen_whole(kvl_dtype dtype, const void *row, int32_t n, float *out) {
+    switch (dtype) {
+    case KVL_F16:
+        widen_pairs(KVL_F16, row, n, out);
+        break;
+    case KVL_BF16:
+        widen_pairs(KVL_BF16, row, n, out);
+        break;
+    case KVL_FP8_E4M3:
+        widen_pairs(KVL_FP8_E4M3, row, n, out);
+        break;
+    case KVL_FP8_E5M2:
+        widen_pairs(KVL_FP8_E5M2, row, n, out);
+        break;
+    default:
+        widen_pairs(KVL_F32, row, n, out);
+    }
+}
+
+/* The fast way takes NaN codes of e4m3 for numbers; a row that has some is put right. */
+static void restore_nan(const kvl_tile *tile, const uint8_t *codes, int32_t n, float *out) {
+    for (int32_t i = 0; i < n; i++) {
+        if ((codes[i] & 0x7f) == 0x7f) out[kvl_place(tile->step, i)] = NAN;
+    }
+}
+
+/* A row to f32, zeros after head_dim. */
+static void widen_row(const kvl_tile *tile, const void *row, float *out) {
+    const kvl_kv_view *kv = tile->block->args->kv;
+    int32_t n = tile->n_vecs * KVL_VL, whole = kv->head_dim;
+    int64_t bytes = kvl_stored_bytes(kv->dtype);
+    bool has_nan = false, e4m3 = kv->dtype == KVL_FP8_E4M3;
+    whole -= whole % piece_of(kv->dtype);
+    widen_whole(kv->dtype, row, whole, out);
+    if (e4m3) has_nan = vf_nan_e4m3(&row, 1, whole);
+    if (whole < n) {
+        /* What is left must not be read past the row's end. */
+        uint8_t rest[4 * KVL_VL * sizeof(float)] = {0};
+        const void *padded = rest;
+        memcpy(rest, (const uint8_t *)row + whole * bytes,
+               (size_t)((kv->head_dim - whole) * bytes));
+        widen_whole(kv->dtype, rest, n - whole, out + whole);
+        if (e4m3) has_nan = has_nan || vf_nan_e4m3(&padded, 1, n - whole);
+    }
+    if (has_nan) restore_nan(tile, row, kv->head_dim, out);
+}
+
+/* One row of Q: widened in the order of memory, then brought into the keys' order. */
+static void load_q_row(const kvl_tile *tile, const void *row, float *out) {
+    const kvl_attention_args *args = tile->block->args;
+    int32_t head_dim = args->kv->head_dim;
+    memset(out, 0, (size_t)tile->ld * sizeof(float));
+    for (int32_t i = 0; i < head_dim; i += KVL_VL) {
+        int n = head_dim - i < KVL_VL ? head_dim - i : KVL_VL;
+        float x[KVL_VL];
+        switch (args->q_dtype) {
+        case KVL_F16:
+            vf_store(x, load_part(KVL_F16, row, i, n));
+            break;
+        case KVL_BF16:
+            vf_store(x, load_part(KVL_BF16, row, i, n));
+            break;
+        default:
+            vf_store(x, load_part(KVL_F32, row, i, n));
+        }
+        for (int l = 0; l < n; l++) out[kvl_place(tile->step, i + l)] = x[l];
+    }
+}
+
+/* Rows from which on a widened copy pays: several register tiles then read the same keys. Turning
+ * K, which spares the scores their sums across lanes, costs as much again. */
+enum { WIDEN_FROM = 9, TURN_FROM = 12 };
+
+void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *scratch) {
+    const kvl_attention_args *args = block->args;
+    const kvl_kv_view *kv = args->kv;
+    tile->block = block;
+    tile->ld = kvl_tile_stride(args);
+    tile->n_rows = block->n_rows;
+    tile->step = order_of(kv->dtype);
+    int32_t piece = piece_of(kv->dtype);
+    tile->n_vecs = (kv->head_dim + piece - 1) / piece * piece / KVL_VL;
+    /* A ragged head_dim is always copied: vectors must not read past a row. */
+    tile->widen = kv->head_dim % piece != 0 || block->n_rows >= WIDEN_FROM;
+    tile->turn = block->n_rows >= TURN_FROM;
+    tile->scale = args->scale * (kv->k_scale ? kv->k_scale[block->kv_head] : 1.0f);
+    if (kv->dtype == KVL_FP8_E4M3) tile->scale *= 256.0f;
+    tile->found[0].start = tile->found[1].start = -1;
+    tile->q = scratch;
+    tile->k_wide = tile->q + KVL_BLOCK_ROWS * tile->ld;
+    tile->v_wide = tile->k_wide + KVL_TILE_KEYS * tile->ld;
+    tile->k_turned = tile->v_wide + KVL_TILE_KEYS * tile->ld;
+    for (int32_t j = 0; j < KVL_TILE_KEYS; j++) {
+        tile->wide.k[j] = tile->k_wide + j * tile->ld;
+        tile->wide.v[j] = tile->v_wide + j * tile->ld;
+    }
+    size_t q_bytes = args->q_dtype == KVL_F32 ? 4 : 2;
+    for (int32_t r = 0; r < block->n_rows; r++) {
+        int64_t offset = kvl_block_token(block, r) * args->q_row_stride +
+                         (int64_t)kvl_block_head(block, r) * kv->head_dim;
+        load_q_row(tile, (const char *)args->q + (size_t)offset * q_bytes, tile->q + r * tile->ld);
+        kvl_block_range(block, r, &tile->first[r], &tile->last[r]);
+    }
+}
+
+static void find_rows(const kvl_tile *tile, kvl_rows *rows, int64_t start, int64_t from,
+                      int64_t to) {
+    const kvl_kv_view *kv = tile->block->args->kv;
+    int64_t bytes = kvl_stored_bytes(kv->dtype), stride = kv->token_stride * bytes;
+    rows->start = start;
+    for (int64_t t = from; t < to;) {
+        int64_t offset;
+        int64_t n = kvl_kv_run(kv, tile->block->seq, t, to, tile->block->kv_head, &offset);
+        const char *k = (const char *)kv->k_pool + offset * bytes;
+        const char *v = (const char *)kv->v_pool + offset * bytes;
+        for (int64_t i = 0; i < n; i++) {
+            rows->k[t - start + i] = k + i * stride;
+            rows->v[t - start + i] = v + i * stride;
+        }
+        t += n;
+    }
+    /* Scores are computed in strips of eight keys; the ends of the range are filled up with a
+     * valid row, whose score nobody reads. */
+    int64_t low = from - start, high = to - start;
+    for (int64_t j = low & ~(int64_t)7; j < low; j++) {
+        rows->k[j] = rows->k[low];
+        rows->v[j] = rows->v[low];
+    }
+    for (int64_t j = high; j & 7; j++) rows->k[j] = rows->k[high - 1];
+}
+
+static void prefetch_row(const void *row, int64_t bytes) {
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch((const char *)row + b, 0, 2);
+}
+
+/* Copies keys [low, high) of the tile to f32, and turns K so that lanes run over keys: row
+ * l * (n_vecs) + i holds lane l of vector i, all in the order that kvl_tile_scores reads. */
+static void widen_tile(kvl_tile *tile, int32_t low, int32_t high, int want) {
+    const kvl_kv_view *kv = tile->block->args->kv;
+    int64_t row_bytes = kv->head_dim * kvl_stored_bytes(kv->dtype);
+    for (int32_t j = low; j < high; j++) {
+        if (want & KVL_WANT_K) {
+            prefetch_row(tile->ahead->k[j], row_bytes);
+            widen_row(tile, tile->rows->k[j], tile->k_wide + j * tile->ld);
+        }
+        if (want & KVL_WANT_V) {
+            prefetch_row(tile->ahead->v[j], row_bytes);
+            widen_row(tile, tile->rows->v[j], tile->v_wide + j * tile->ld);
+        }
+    }
+    if (tile->turn && (want & KVL_WANT_K)) {
+        for (int32_t j = low & ~(KVL_VL - 1); j < high; j += KVL_VL) {
+            for (int32_t i = 0; i < tile->n_vecs; i++)
+                vf_transpose(tile->k_wide + j * tile->ld + i * KVL_VL, tile->ld,
+                             tile->k_turned + i * KVL_TILE_KEYS + j,
+                             (int64_t)tile->n_vecs * KVL_TILE_KEYS);
+        }
+    }
+    tile->rows = &tile->wide;
+    tile->dtype = KVL_F32;
+}
+
+static int32_t clamp_tile(int64_t x) {
+    return (int32_t)(x < 0 ? 0 : x > KVL_TILE_KEYS ? KVL_TILE_KEYS : x);
+}
+
+void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int64_t end, int want) {
+    const kvl_kv_view *kv = tile->block->args->kv;
+    kvl_rows *now = &tile->found[start / KVL_TILE_KEYS & 1];
+    kvl_rows *next = &tile->found[(start / KVL_TILE_KEYS & 1) ^ 1];
+    int64_t after = start + KVL_TILE_KEYS;
+    if (now->start != start) find_rows(tile, now, start, from, to);
+    tile->ahead = now;
+    if (after < end) {
+        find_rows(tile, next, after, after,
+                  end - after < KVL_TILE_KEYS ? end : after + KVL_TILE_KEYS);
+        /* The last tile may be short: what lies past it is prefetched as this tile's own rows. */
+        int64_t short_by = (from - start) & ~(int64_t)7;
+        for (int64_t j = end - after > short_by ? end - after : short_by; j < KVL_TILE_KEYS; j++) {
+            next->k[j] = now->k[j];
+            next->v[j] = now->v[j];
+        }
+        tile->ahead = next;
+    }
+    tile->rows = now;
+    tile->dtype = kv->dtype;
+    int32_t low = (int32_t)(from - start), high = (int32_t)(to - start);
+    tile->low = low;
+    tile->high = high;
+    bool widen = tile->widen;
+    if (kv->dtype == KVL_FP8_E4M3 && !widen)
+        widen = ((want & KVL_WANT_K) && vf_nan_e4m3(now->k + low, high - low, kv->head_dim)) ||
+                ((want & KVL_WANT_V) && vf_nan_e4m3(now->v + low, high - low, kv->head_dim));
+    if (widen) widen_tile(tile, low, high, want);
+    for (int32_t r = 0; r < tile->n_rows; r++) {
+        tile->lo[r] = clamp_tile(tile->first[r] - start);
+        tile->hi[r] = clamp_tile(tile->last[r] - start);
+    }
+}
+
+static const float lane_numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+float kvl_row_max(float *s, int64_t lo, int64_t hi, float scale, float softcap) {
+    vf factor = vf_set1(scale), lowest = vf_set1(-INFINITY), largest = lowest;
+    for (int64_t j = lo & ~(int64_t)(KVL_VL - 1); j < hi; j += KVL_VL) {
+        vf x = vf_mul(vf_load_f32(s + j), factor);
+        if (softcap > 0.0f) {
+            vf cap = vf_set1(softcap);
+            x = vf_mul(cap, vf_tanh(vf_div(x, cap)));
+        }
+        if (j < lo || j + KVL_VL > hi) {
+            vf lane = vf_load_f32(lane_numbers);
+            x = vf_select_below(lane, vf_set1((float)(lo - j)), lowest, x);
+            if (hi - j < KVL_VL) x = vf_select_below(lane, vf_set1((float)(hi - j)), x, lowest);
+        }
+        vf_store(s + j, x);
+        largest = vf_max(x, largest);
+    }
+    return vf_hmax(largest);
+}
+
+float kvl_row_exp(float *s, int64_t lo, int64_t hi, float max) {
+    vf shift = vf_set1(max), sum = vf_zero();
+    for (int64_t j = lo & ~(int64_t)(KVL_VL - 1); j < hi; j += KVL_VL) {
+        vf p = vf_exp(vf_sub(vf_load_f32(s + j), shift));
+        vf_store(s + j, p);
+        sum = vf_add(sum, p);
+    }
+    return vf_hsum(sum);
+}
+
+float kvl_exp1(float x) {
+    float lanes[KVL_VL];
+    vf_store(lanes, vf_exp(vf_set1(x)));
+    return lanes[0];
+}
+
+void kvl_state_reset(kvl_tile_state *state, const kvl_tile *tile) {
+    for (int32_t r = 0; r < tile->n_rows; r++) {
+        state->max[r] = -INFINITY;
+        state->sum[r] = 0.0f;
+    }
+    memset(state->o, 0, (size_t)(tile->n_rows * tile->ld) * sizeof(float));
+}
+
+void kvl_state_merge(float *into_max, float *into_sum, float *into_o, float from_max,
+                     float from_sum, const float *from_o, int64_t n) {
+    if (from_sum == 0.0f) return;
+    if (*into_sum == 0.0f) {
+        *into_max = from_max;
+        *into_sum = from_sum;
+        memcpy(into_o, from_o, (size_t)n * sizeof(float));
+        return;
+    }
+    float max = from_max > *into_max ? from_max : *into_max;
+    float keep = kvl_exp1(*into_max - max), take = kvl_exp1(from_max - max);
+    vf a = vf_set1(keep), b = vf_set1(take);
+    for (int64_t i = 0; i < n; i += KVL_VL)
+        vf_store(into_o + i,
+                 vf_fma(vf_load_f32(from_o + i), b, vf_mul(vf_load_f32(into_o + i), a)));
+    *into_sum = *into_sum * keep + from_sum * take;
+    *into_max = max;
+}
+
+void kvl_row_store(const kvl_attention_args *args, int64_t token, int32_t head, float max,
+                   float sum, const float *o) {
+    const kvl_kv_view *kv = args->kv;
+    int32_t head_dim = kv->head_dim, kv_head = head / kvl_attention_group(args);
+    int32_t step = order_of(kv->dtype);
+    float factor = kv->v_scale ? kv->v_scale[kv_head] : 1.0f;
+    float lse = sum == 0.0f ? -INFINITY : max + logf(sum);
+    if (kv->dtype == KVL_FP8_E4M3) factor *= 256.0f;
+    if (args->sinks && sum == 0.0f) lse = args->sinks[head];
+    if (args->sinks && sum != 0.0f) {
+        float top = args->sinks[head] > max ? args->sinks[head] : max;
+        factor *= kvl_exp1(max - top);
+        sum = sum * kvl_exp1(max - top) + kvl_exp1(args->sinks[head] - top);
+        lse = top + logf(sum);
+    }
+    if (args->lse) args->lse[token * args->n_q_heads + head] = lse;
+    /* No key seen: o is all zeros and stays so. */
+    factor = sum == 0.0f ? 0.0f : factor / sum;
+    int64_t offset = token * args->o_row_stride + (int64_t)head * head_dim;
+    for (int32_t i = 0; i < head_dim; i += KVL_VL) {
+        int n = head_dim - i < KVL_VL ? head_dim - i : KVL_VL;
+        float ordered[KVL_VL] = {0};
+        for (int l = 0; l < n; l++) ordered[l] = o[kvl_place(step, i + l)];
+        vf x = vf_mul(vf_load_f32(ordered), vf_set1(factor));
+        if (args->o_dtype == KVL_F32) {
+            vf_store_n((float *)args->o + offset + i, x, n);
+        } else {
+            uint16_t codes[KVL_VL];
+            if (args->o_dtype == KVL_BF16) {
+                vf_store_bf16(codes, x);
+            } else {
+                vf_store_f16(codes, x);
+            }
+            memcpy((uint16_t *)args->o + offset + i, codes, (size_t)n * sizeof(uint16_t));
+        }
+    }
+}
