@@ -11,7 +11,7 @@
 #include "harness/verify/family.h"
 #include "harness/verify/oracle.h"
 
-enum { MAX_COPIES = 4096, BLOCK_VALUES = 1 << 22, TABLE_VALUES = 1 << 20 };
+enum { MAX_COPIES = 4096, GROUP_ROWS = 64, TABLE_VALUES = 1 << 20 };
 enum { STREAM_TABLE = 1, STREAM_ROWS, STREAM_X, STREAM_SAMPLE };
 
 /* ---- sizes ------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ kvl_status kvl_matmul_setup_make(const json_t *axes, kvl_matmul_setup *out) {
     if (s.cold) KVL_TRY(kvl_cold_copies(s.weight_bytes, MAX_COPIES, &s.n_copies));
     if (!kvl_mul_u64(s.weight_bytes, (uint64_t)s.n_copies, &all))
         return kvl_fail(KVL_ERR_UNSUPPORTED, "the weights of this shape overflow 64 bits");
-    s.sum_bytes = all + s.x_bytes + 2 * s.y_bytes + (uint64_t)BLOCK_VALUES * sizeof(float);
+    s.sum_bytes = all + s.x_bytes + 2 * s.y_bytes;
     s.working_set_bytes = all + s.x_bytes;
     *out = s;
     return KVL_OK;
@@ -55,47 +55,50 @@ kvl_status kvl_matmul_setup_make(const json_t *axes, kvl_matmul_setup *out) {
 
 /* Rows of W are windows, at seeded places, of a table of normals of standard deviation
  * 1 / sqrt(n_in), so that outputs are of size 1. */
-static void make_rows(const float *table, const kvl_rng *rng, int64_t first, int64_t n,
-                      int64_t n_in, float *out) {
-#pragma omp parallel for schedule(static)
-    for (int64_t r = 0; r < n; r++) {
-        for (int64_t k = 0; k < n_in; k += TABLE_VALUES) {
-            int64_t part = n_in - k < TABLE_VALUES ? n_in - k : TABLE_VALUES;
-            uint64_t at = kvl_rng_at(rng, (uint64_t)(first + r) << 32 | (uint64_t)k);
-            memcpy(out + r * n_in + k, table + at % TABLE_VALUES, (size_t)part * sizeof *out);
-        }
+static void make_row(const float *table, const kvl_rng *rng, int64_t row, int64_t n_in,
+                     float *out) {
+    for (int64_t k = 0; k < n_in; k += TABLE_VALUES) {
+        int64_t part = n_in - k < TABLE_VALUES ? n_in - k : TABLE_VALUES;
+        uint64_t at = kvl_rng_at(rng, (uint64_t)row << 32 | (uint64_t)k);
+        memcpy(out + k, table + at % TABLE_VALUES, (size_t)part * sizeof *out);
     }
 }
 
+/* Panels are powers of two of at most GROUP_ROWS rows, so groups of them may be set at once. */
 static kvl_status make_layer(const kvl_matmul_inputs *in, const float *table, const kvl_rng *rng,
-                             float *block, kvl_linear **layer) {
+                             kvl_linear **layer) {
     const kvl_matmul_setup *s = in->setup;
     kvl_linear_options options = {
         .format = s->format, .compute_dtype = s->compute_dtype, .deterministic = s->own};
-    int64_t n_in = s->shape.n_in, step = BLOCK_VALUES / n_in < 1 ? 1 : BLOCK_VALUES / n_in;
-    KVL_TRY(kvl_linear_create(s->shape.n_out, n_in, &options, layer));
-    for (int64_t first = 0; first < s->shape.n_out; first += step) {
-        int64_t n = s->shape.n_out - first < step ? s->shape.n_out - first : step;
-        make_rows(table, rng, first, n, n_in, block);
-        KVL_TRY(kvl_linear_set_rows(*layer, first, n, block));
+    int64_t n_in = s->shape.n_in, n_out = s->shape.n_out;
+    bool ok = true;
+    KVL_TRY(kvl_linear_create(n_out, n_in, &options, layer));
+#pragma omp parallel for schedule(dynamic) reduction(&& : ok) num_threads(s->n_threads)
+    for (int64_t first = 0; first < n_out; first += GROUP_ROWS) {
+        float *row = malloc((size_t)n_in * sizeof *row);
+        for (int64_t r = first; row && r < n_out && r < first + GROUP_ROWS; r++) {
+            make_row(table, rng, r, n_in, row);
+            ok = ok && kvl_linear_set_rows(*layer, r, 1, row) == KVL_OK;
+        }
+        ok = ok && row;
+        free(row);
     }
+    /* Its message stayed on the thread that failed. */
+    if (!ok) return kvl_fail(KVL_ERR_UNSUPPORTED, "the weights could not be set");
     return kvl_linear_finish(*layer, NULL);
 }
 
 static kvl_status make_layers(kvl_matmul_inputs *in, uint64_t seed) {
     const kvl_matmul_setup *s = in->setup;
-    int64_t n_block = s->shape.n_in > BLOCK_VALUES ? s->shape.n_in : BLOCK_VALUES;
     float *table = malloc(2 * TABLE_VALUES * sizeof *table);
-    float *block = malloc((size_t)n_block * sizeof *block);
     kvl_rng rng = kvl_rng_make(seed, STREAM_ROWS);
-    kvl_status status = table && block ? KVL_OK : kvl_fail(KVL_ERR_OOM, "out of memory");
+    kvl_status status = table ? KVL_OK : kvl_fail(KVL_ERR_OOM, "out of memory");
     if (status == KVL_OK)
         kvl_rng_fill_normal(seed, STREAM_TABLE, 1.0f / sqrtf((float)s->shape.n_in), table,
                             2 * TABLE_VALUES);
     for (int64_t i = 0; status == KVL_OK && i < s->n_copies; i++)
-        status = make_layer(in, table, &rng, block, &in->layers[i]);
+        status = make_layer(in, table, &rng, &in->layers[i]);
     free(table);
-    free(block);
     return status;
 }
 
