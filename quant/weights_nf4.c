@@ -16,9 +16,10 @@
 #include "quant/nf4_simd.h"
 
 enum {
-    STREAM_PANELS = 3, /* at a time: the chain of adds of one panel would wait for itself */
-    PREFETCH_BYTES = 1024,
-    TILE = 128, /* k that a row not a multiple of 4 wide takes through memory */
+    STREAM_PANELS = 2, /* at a time: the chain of adds of one panel would wait for itself */
+    PREFETCH_BYTES = 2048,
+    AHEAD_BLOCKS = 4, /* whose absmax is asked for */
+    TILE = 128,       /* k that a row not a multiple of 4 wide takes through memory */
 };
 
 typedef struct nf4_header {
@@ -150,11 +151,14 @@ static const float *decode_tile(const void *panel, int64_t n_in, int64_t k0, int
 /* ---- few rows ------------------------------------------------------------------------------- */
 
 /* Four k of one panel against R rows. */
-static inline __attribute__((always_inline)) void
-stream_group(const nf4_table *table, const uint8_t *codes, const float *absmax, const float *x,
-             int64_t x_stride, vf (*sum)[2], const int R) {
+static inline __attribute__((always_inline)) void stream_group(const nf4_table *table,
+                                                               const uint8_t *codes, float *absmax,
+                                                               const float *x, int64_t x_stride,
+                                                               vf (*sum)[2], const int R) {
     vf w[NF4_GROUP_K][2];
     nf4_group(table, codes, w);
+    /* Registers are for sums and tables: absmax stays an operand in memory. */
+    __asm__ volatile("" : "+m"(*(float(*)[KVL_PANEL])absmax));
 #pragma GCC unroll 4
     for (int k = 0; k < NF4_GROUP_K; k++) {
         vf w0 = vf_mul(w[k][0], vf_load_f32(absmax));
@@ -176,7 +180,7 @@ static inline __attribute__((always_inline)) void stream_panels(const kvl_stream
                                                                 const int P) {
     nf4_panel p[STREAM_PANELS];
     vf sum[STREAM_PANELS][KVL_STREAM_ROWS][2];
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int i = 0; i < P; i++) {
         p[i] = view_of(job->panels + (uint64_t)(first + i) * job->panel_bytes, job->n_in);
 #pragma GCC unroll 6
@@ -185,15 +189,16 @@ static inline __attribute__((always_inline)) void stream_panels(const kvl_stream
     int64_t step = p[0].header->step;
     for (int64_t k = 0; k < job->n_in; k += step) {
         float absmax[STREAM_PANELS][KVL_PANEL];
-#pragma GCC unroll 3
+#pragma GCC unroll 2
         for (int i = 0; i < P; i++) {
             vf lanes[2];
             absmax_at(&p[i], k, lanes);
+            __builtin_prefetch(p[i].absmax + (k / p[i].header->block + AHEAD_BLOCKS) * KVL_PANEL);
             vf_store(absmax[i], lanes[0]);
             vf_store(absmax[i] + KVL_VL, lanes[1]);
         }
         for (int64_t g = k / NF4_GROUP_K; g < (k + step) / NF4_GROUP_K; g++) {
-#pragma GCC unroll 3
+#pragma GCC unroll 2
             for (int i = 0; i < P; i++) {
                 const uint8_t *codes = p[i].codes + g * NF4_GROUP_BYTES;
                 __builtin_prefetch(codes + PREFETCH_BYTES);
@@ -202,7 +207,7 @@ static inline __attribute__((always_inline)) void stream_panels(const kvl_stream
             }
         }
     }
-#pragma GCC unroll 3
+#pragma GCC unroll 2
     for (int i = 0; i < P; i++) {
         int64_t o = (first + i) * KVL_PANEL;
 #pragma GCC unroll 6
@@ -236,7 +241,7 @@ static void stream_odd(const kvl_stream_job *job, int64_t panel) {
 }
 
 static void stream(const kvl_stream_job *job) {
-    static const int most[KVL_STREAM_ROWS + 1] = {0, 3, 2, 1, 1, 1, 1};
+    static const int most[KVL_STREAM_ROWS + 1] = {0, 2, 1, 1, 1, 1, 1};
     if (job->first_panel == job->end_panel) return;
     if (job->n_in % NF4_GROUP_K) {
         for (int64_t i = job->first_panel; i < job->end_panel; i++) stream_odd(job, i);
@@ -257,9 +262,7 @@ static void stream(const kvl_stream_job *job) {
         break
             CASE(1, 1);
             CASE(1, 2);
-            CASE(1, 3);
             CASE(2, 1);
-            CASE(2, 2);
             CASE(3, 1);
             CASE(4, 1);
             CASE(5, 1);

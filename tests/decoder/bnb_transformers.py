@@ -39,6 +39,8 @@ assert layers, "no layer was loaded in 4 bits"
 for layer in layers:
     layer.weight = torch.nn.Parameter(decode(layer.weight), requires_grad=False)
     layer.forward = lambda x, self=layer: torch.nn.functional.linear(x, self.weight, self.bias)
+for parameter in model.parameters():
+    parameter.data = parameter.data.float()
 exact = logits_of(model, ids)
 open(out, "wb").write(torch.stack([own, exact]).numpy().tobytes())
 print(
