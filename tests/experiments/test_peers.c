@@ -3,12 +3,13 @@
 #define _GNU_SOURCE
 #include "tests/test.h"
 
-#include <sys/stat.h>
+#include <math.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/file.h"
 #include "harness/figures/group.h"
+#include "harness/figures/plot.h"
 #include "harness/figures/ratio.h"
 #include "harness/trial/trial.h"
 
@@ -257,11 +258,77 @@ static void prompts_and_ids_are_those_of_kvlab(void **state) {
     json_decref(rows);
 }
 
+/* A row of `system` with `value`; a null metric when it is negative. */
+static json_t *small_row(const char *system, const char *trial, int round, double value) {
+    return json_pack("{s:s,s:i,s:s,s:{s:s,s:s},s:{s:s,s:s},s:{s:o},s:{},s:s}", "trial", trial,
+                     "round", round, "outcome", value < 0 ? "crash" : "ok", "axes", "system",
+                     system, "work", "w", "effective", "compared_metric", "decode_tok_s",
+                     "compared_better", "higher", "metrics", "decode_tok_s",
+                     value < 0 ? json_null() : json_real(value), "env", "reason", "died");
+}
+
+/* Ratios are taken within rounds: one that drifts with kvlab gives the same ratio in each, and a
+ * round that only one of them has does not count. */
+static void ratios_are_taken_within_rounds(void **state) {
+    (void)state;
+    const double own[4] = {100, 50, 10, 30}, other[4] = {50, 25, 5, -1};
+    kvl_groups groups;
+    kvl_ratios ratios;
+    kvl_buffer csv = {0};
+    char insight[512];
+    json_t *rows = json_array();
+    for (int r = 0; r < 4; r++) {
+        json_array_append_new(rows, small_row("peer", "0b", r, other[r]));
+        json_array_append_new(rows, small_row("kvlab", "0a", 3 - r, own[3 - r]));
+    }
+    json_array_append_new(rows, small_row("peer", "0c", 0, -1)); /* as it was before it worked */
+    assert_ok(kvl_groups_make(rows, &groups));
+    assert_ok(kvl_ratios_make(&groups, NULL, true, &ratios));
+    assert_int_equal(ratios.n, 2);
+    assert_string_equal(ratios.items[0].system, "kvlab");
+    assert_float_equal(ratios.items[0].median, 40, 1e-9);
+    assert_true(isnan(ratios.items[0].ratio));
+    assert_int_equal(ratios.items[1].n_pairs, 3);
+    assert_float_equal(ratios.items[1].median, 25, 1e-9);
+    assert_float_equal(ratios.items[1].ratio, 2, 1e-9);
+    assert_float_equal(ratios.items[1].lo, 2, 1e-9);
+    assert_float_equal(ratios.items[1].hi, 2, 1e-9);
+    assert_ok(kvl_ratios_csv(&ratios, &csv));
+    assert_string_equal(csv.data, "place,kind,label,ratio,lo,hi,rounds,outcome,value,metric\n"
+                                  "1,work,w (tok/s),,,,,,,\n"
+                                  "2,base,kvlab 40.0,,,,4,ok,40,decode_tok_s\n"
+                                  "3,system,peer 25.0,2,2,2,3,ok,25,decode_tok_s\n");
+    kvl_ratios_insight(&ratios, insight, sizeof insight);
+    assert_non_null(strstr(insight, "ahead of the best peer in 1 of 1"));
+    kvl_ratios_free(&ratios);
+    kvl_groups_free(&groups);
+    /* Two trials of one system that both ended ok are not one. */
+    json_array_append_new(rows, small_row("kvlab", "0d", 0, 70));
+    assert_ok(kvl_groups_make(rows, &groups));
+    assert_refused(kvl_ratios_make(&groups, NULL, true, &ratios), KVL_ERR_INPUT, "0d");
+    kvl_groups_free(&groups);
+    kvl_buffer_free(&csv);
+    json_decref(rows);
+}
+
 static const kvl_ratio_entry *entry_of(const kvl_ratios *ratios, const char *system) {
     for (size_t i = 0; i < ratios->n; i++)
         if (strcmp(ratios->items[i].system, system) == 0) return &ratios->items[i];
     fail_msg("no ratio of %s", system);
     return NULL;
+}
+
+static void draw_and_read(const kvl_ratios *ratios) {
+    char base[512];
+    snprintf(base, sizeof base, "%s/figure", folder);
+    kvl_plot_options plot = {.base = base, .scripts = KVL_SOURCE_DIR "/plots"};
+    assert_ok(kvl_plot_ratios(ratios, &plot));
+    char *svg = read_text("figure.svg"), *csv = read_text("figure.csv");
+    assert_non_null(strstr(svg, ">slow 50.0<"));
+    assert_non_null(strstr(svg, ">0.50<"));
+    assert_non_null(strstr(csv, "skipped"));
+    free(svg);
+    free(csv);
 }
 
 /* Times: 100 us of kvlab, 50 and 200 of the peers; the faster one is the best. */
@@ -284,6 +351,7 @@ static void rows_become_ratios(void **state) {
     assert_non_null(strstr(table.data, "| **slow** | 50.0 "));
     assert_non_null(strstr(table.data, "| **0.500** (0.500 to 0.500) |"));
     assert_non_null(strstr(table.data, "| absent | skipped | 0 | not installed: no Python"));
+    if (system("gnuplot --version >/dev/null 2>&1") == 0) draw_and_read(&ratios);
     kvl_buffer_free(&table);
     kvl_ratios_free(&ratios);
     kvl_groups_free(&groups);
@@ -298,6 +366,7 @@ int main(void) {
         cmocka_unit_test(bad_input_is_refused),
         cmocka_unit_test(prompts_and_ids_are_those_of_kvlab),
         cmocka_unit_test(rows_become_ratios),
+        cmocka_unit_test(ratios_are_taken_within_rounds),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
