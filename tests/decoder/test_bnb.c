@@ -544,9 +544,10 @@ static void transformers_agrees(void **state) {
         print_message("%s %s: %.3g from decoded codes, %.3g from bitsandbytes' products\n",
                       cases[i].source, cases[i].format, exact, own);
         assert_true(exact <= 2e-4);
-        /* Its products pass through bf16 where the CPU multiplies that, or the folder says so. */
+        /* Its own run is bf16 throughout where the folder says so, and its products where the CPU
+         * multiplies that. */
         bool bf16 = cases[i].options.other_dtype != KVL_F32 || __builtin_cpu_supports("avx512bf16");
-        assert_true(own <= (bf16 ? 0.05 : 2e-4));
+        assert_true(own <= (bf16 ? 0.2 : 2e-4));
         kvl_file_close(&file);
         free(ours), free(theirs);
     }
