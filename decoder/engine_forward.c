@@ -127,7 +127,7 @@ static void attention_block(walk *w, int32_t index) {
     norm(w, layer->input_norm);
     matmul(w, layer->qkv, act->normed, n_rows, act->qkv, false);
     position_and_store(w, index);
-    if (w->worker->index == 0) note(w, kvl_attention_part(engine->attention, &w->args)); /* XXX */
+    note(w, kvl_attention_part(engine->attention, &w->args));
     end_stage(w, PHASE_ATTENTION);
     matmul(w, layer->o, act->attended, n_rows, act->x, true);
 }
@@ -175,7 +175,8 @@ static void walk_layers(kvl_worker *worker, void *context) {
               .args = f->args,
               .since_ns = kvl_now_ns()};
     w.args.kv = &w.view;
-    w.args.n_threads = 1; /* XXX worker */
+    w.args.worker = worker;
+    w.args.n_threads = worker->n;
     if (worker->index == 0) f->n_workers = worker->n;
     embed(&w);
     for (int32_t i = 0; i < w.engine->model->config.n_layers; i++) {
