@@ -5,7 +5,8 @@
  *   vf      KVL_VL floats               vf_load_<dtype>(p)      widen KVL_VL stored elements
  *   vf_fma(a, b, c) = a * b + c         vf_load_<dtype>_n(p, n) the first n (0..KVL_VL), rest 0.0:
  *   vf_hsum: fixed tree of sums                                 reads nothing past p[n - 1]
- *   vf_hsum: fixed tree of sums                                 reads nothing past p[n - 1]
+ *   vf_fma_to(&sum, a, b): sum += a * b vf_load_bf16_even(p), _odd(p): p[0], p[2], ... or
+ *                                                               p[1], p[3], ... of 2 KVL_VL
  *
  *   vf2 vf_pair_<dtype>(p)          2 * KVL_VL elements in the order that costs least:
  *     f32, f16   a = the first KVL_VL, b = the next
@@ -14,8 +15,6 @@
  *                those, b = the upper. e4m3 gives value / 256 (its bits as an f16) and takes NaN
  *                codes for numbers: ask vf_nan_e4m3 first.
  *   vf_transpose(in, ldi, out, ldo)  out[c * ldo + r] = in[r * ldi + c], r, c < KVL_VL
- *                                       vf_load_bf16_even(p), _odd(p): p[0], p[2], ... or p[1],
- *   vf_fma_to(&sum, a, b): sum += a * b                         p[3], ... of 2 KVL_VL
  *
  * scalar is plain C with compiler vectors of 4 floats (any CPU); its fma rounds twice. Everything
  * decodes stored values exactly, NaN, infinities and subnormals included.

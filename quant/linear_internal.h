@@ -65,9 +65,42 @@ typedef struct kvl_block_codec {
     void (*set_absmax)(void *panel, int64_t n_in, int64_t lane, const float *absmax);
 } kvl_block_codec;
 
+/* Rows of x in tiles of at most tile_rows, as equal as possible: 6 + 1 rows would leave one tile
+ * waiting on its few sums. */
+typedef struct kvl_tiling {
+    int64_t n_rows, n_tiles;
+    int64_t n_in;
+} kvl_tiling;
+
+/* The first row of a tile. */
+static inline int64_t kvl_tile_row(kvl_tiling tiling, int64_t tile) {
+    return tiling.n_rows * tile / tiling.n_tiles;
+}
+
+/* sums[rows][panel] = (resume ? sums : 0) + x[rows][k .. k + n_k] weights[n_k][panel], added in the
+ * order of k, for the rows of some tiles. */
+typedef struct kvl_tile_job {
+    const float *x; /* packed: tile t, [n_in][rows of t], from x + kvl_tile_row(t) * n_in on */
+    kvl_tiling tiling;
+    int64_t first_tile, end_tile;
+    const void *weights; /* those of k .. k + n_k; k is even */
+    int64_t k, n_k;
+    float *sums; /* [rows of all the tiles][panel] */
+    bool resume;
+    /* Where complete sums go instead, as outputs o .. o + panel, y at the first tile's first row;
+     * NULL while sums go on. */
+    const kvl_linear_sink *sink;
+    int64_t o;
+    /* Stored weights that are needed next: brought to the caches meanwhile. */
+    const char *ahead;
+    int64_t ahead_bytes;
+} kvl_tile_job;
+
 typedef struct kvl_weight_codec {
     kvl_weight_format format; /* the public face */
     int panel;                /* output rows of a panel */
+    /* Stored bytes of a k of all lanes, where a panel is one k after another; else 0. */
+    int64_t k_bytes;
 
     /* Bytes of one panel of rows of n_in weights; false when they overflow 64 bits. */
     bool (*panel_bytes)(int64_t n_in, uint64_t *out);
@@ -92,25 +125,10 @@ typedef struct kvl_weight_codec {
     uint64_t matrix_scratch_bytes;
     /* Weights share scales in blocks: takes the place of panel_bytes and encode; else NULL. */
     const kvl_block_codec *blocks;
+    /* kvl_linear_isa.tile on stored weights, widened in registers, with the same bits; NULL: they
+     * go through decode_tile. */
+    void (*tile)(const kvl_tile_job *job);
 } kvl_weight_codec;
-
-/* sums[n_rows][panel] = (resume ? sums : 0) + x[n_rows][x_stride] weights[n_k][panel], added in the
- * order of k. */
-typedef struct kvl_tile_job {
-    const float *x;
-    int64_t x_stride;
-    int64_t n_rows; /* any */
-    const float *weights;
-    int64_t n_k;
-    float *sums; /* [n_rows][panel] */
-    bool resume;
-    /* Where complete sums go besides, as outputs o .. o + panel; NULL while sums go on. */
-    const kvl_linear_sink *sink;
-    int64_t o;
-    /* Stored weights that are needed next: brought to the caches meanwhile. */
-    const char *ahead;
-    int64_t ahead_bytes;
-} kvl_tile_job;
 
 /* What does not depend on the format, once an instruction set (quant/linear_tile.c). */
 typedef struct kvl_linear_isa {
@@ -118,7 +136,11 @@ typedef struct kvl_linear_isa {
     int panel;
     int tile_rows; /* rows of x in registers at a time */
     int tile_k;    /* weights of a lane widened at a time, so that the tile stays in L1 */
-    void (*tile)(const kvl_tile_job *job);
+    void (*tile)(const kvl_tile_job *job); /* float32 weights */
+    /* Packs the rows of some tiles of x [n_rows][x_stride] as kvl_tile_job reads them, with
+     * `rounds` to bf16 first. */
+    void (*pack)(const float *x, int64_t x_stride, kvl_tiling tiling, int64_t first_tile,
+                 int64_t end_tile, bool rounds, float *packed);
     /* Rows of sums [n_rows][sums_stride], panel columns each, to outputs o .. o + panel. */
     void (*store)(const float *sums, int64_t sums_stride, int64_t n_rows, int64_t o,
                   const kvl_linear_sink *sink);

@@ -1,7 +1,7 @@
 /* y = x W^T: which kernel, over which threads.
  *
- * Few rows (as many as the registers hold) stream the panels past them. More rows take one panel
- * after another, widen a piece of it to float32 in the L1 cache and run all their rows over it.
+ * Few rows (as many as the registers hold) stream the panels past them. More rows are packed in
+ * tiles of as many, and every tile runs over a piece of a panel while that is in the L1 cache.
  * Either way a sum runs over k = 0, 1, 2, ... with one fused multiply-add each, so neither the
  * path nor the split over threads changes a bit. */
 #include <pthread.h>
@@ -16,8 +16,8 @@
 enum {
     MATRIX_ROWS = KVL_ONEDNN_ROWS,      /* rows of x in the matrix paths come in units of these */
     ROWS_AT_ONCE = KVL_ONEDNN_MAX_ROWS, /* bounds the scratch; weights are read once for each */
-    BLOCK_ROWS = 192,                   /* x 256 floats: under half of a 512 KiB L2 */
-    GROUP_PANELS = 8,                   /* sums of a block x 8 panels: another quarter of it */
+    BLOCK_ROWS = 96,                    /* x a piece of 576 floats: under half of a 512 KiB L2 */
+    GROUP_PANELS = 8,                   /* sums of a block x 8 panels: another eighth of it */
     ALONE_BELOW = 1 << 15,              /* multiply-adds that do not pay for sharing */
 };
 
@@ -60,7 +60,7 @@ static kvl_status arena_reserve(uint64_t bytes, void **out) {
 /* How the rows of a call are computed. */
 typedef enum path {
     PATH_FEW,    /* the codec's stream: each worker reads its panels once */
-    PATH_TILE,   /* pieces of a panel widened to float32, register tiles over all rows */
+    PATH_TILE,   /* pieces of a panel stay in L1, register tiles over packed rows */
     PATH_MATRIX, /* the codec's matrix kernel on bf16 x */
     PATH_LIBRARY /* oneDNN */
 } path;
@@ -74,10 +74,12 @@ typedef struct plan {
     path path;
     bool copies_x;
     int n_workers, row_shares; /* a grid of row_shares x (n_workers / row_shares) workers */
-    int64_t row_unit;          /* shares are whole units of rows */
+    int64_t row_unit;          /* shares are whole units of rows, or, of PATH_TILE, whole tiles */
+    kvl_tiling tiling;
     uint64_t library_scratch_bytes, copy_bytes, worker_bytes;
     /* x as the kernels read it: the caller's, or rounded in scratch: float32 [n_rows]
-     * [kernel_x_stride]; for the matrix paths bf16 [n_rows rounded up][kernel_x_stride]. */
+     * [kernel_x_stride], or packed in tiles; for the matrix paths bf16 [n_rows rounded
+     * up][kernel_x_stride]. */
     const float *kernel_x;
     int64_t kernel_x_stride;
     uint8_t *copy, *area; /* the team's copy of x, this worker's own scratch */
@@ -95,7 +97,9 @@ static int64_t parts(int64_t n, int64_t part) {
     return (n + part - 1) / part;
 }
 
+/* Rows, or tiles of PATH_TILE. */
 static range row_share(const plan *p, int share) {
+    if (p->path == PATH_TILE) return share_of(p->tiling.n_tiles, share, p->row_shares);
     range r = share_of(parts(p->n_rows, p->row_unit), share, p->row_shares);
     r.from *= p->row_unit;
     r.end *= p->row_unit;
@@ -147,9 +151,8 @@ static void choose_path(plan *p) {
     } else {
         p->path = layer->codec->stream && p->n_rows <= KVL_STREAM_ROWS ? PATH_FEW : PATH_TILE;
         p->row_unit = layer->isa->tile_rows;
-        /* Rows a multiple of 1 KiB apart crowd into a few sets of the caches. */
-        p->copies_x = layer->bf16_x ||
-                      (p->path == PATH_TILE && p->x_stride % (1024 / (int)sizeof *p->x) == 0);
+        p->tiling = (kvl_tiling){p->n_rows, parts(p->n_rows, p->row_unit), layer->n_in};
+        p->copies_x = layer->bf16_x || p->path == PATH_TILE;
     }
     p->row_shares = choose_row_shares(p);
 }
@@ -170,21 +173,19 @@ static void size_scratch(plan *p) {
         p->copy_bytes = rows * n_in * kvl_dtype_bytes(layer->codec->format.dtype);
         p->worker_bytes = rows * panel * sizeof(float) + align_to(p->library_scratch_bytes, 64);
     } else if (p->path == PATH_MATRIX) {
-        /* Off multiples of 1 KiB, as below. */
+        /* Rows a multiple of 1 KiB apart would crowd into a few sets of the caches. */
         p->kernel_x_stride = (int64_t)align_to(n_in, 32) + 32;
         p->copy_bytes = rows * (uint64_t)p->kernel_x_stride * sizeof(uint16_t);
         p->worker_bytes = layer->codec->matrix_scratch_bytes;
-    } else {
-        if (p->copies_x) {
-            p->kernel_x_stride = (int64_t)align_to(n_in, 16) + 16;
-            p->copy_bytes = (uint64_t)p->n_rows * (uint64_t)p->kernel_x_stride * sizeof(float);
-        }
+    } else if (p->path == PATH_TILE) {
+        p->copy_bytes = (uint64_t)p->n_rows * n_in * sizeof(float);
         p->worker_bytes =
             (BLOCK_ROWS * GROUP_PANELS + (uint64_t)layer->isa->tile_k) * panel * sizeof(float);
-        /* Few rows: each worker has a copy of its own, which is sooner made than waited for. */
-        if (p->path == PATH_FEW) {
-            p->worker_bytes = p->copy_bytes;
-            p->copy_bytes = 0;
+    } else {
+        /* Each worker has a copy of its own, which is sooner made than waited for. */
+        if (p->copies_x) {
+            p->kernel_x_stride = (int64_t)align_to(n_in, 16) + 16;
+            p->worker_bytes = (uint64_t)p->n_rows * (uint64_t)p->kernel_x_stride * sizeof(float);
         }
     }
     /* A page apart, so that workers share no cache line nor page. */
@@ -261,65 +262,75 @@ static void few_rows(const plan *p, range panels) {
     layer->codec->stream(&job);
 }
 
-/* Stored weights k .. k + n_k of a panel, as bytes to prefetch. */
-static void look_ahead(const kvl_linear *layer, int64_t panel, int64_t k, int64_t n_k,
-                       kvl_tile_job *job) {
-    int64_t bytes = (int64_t)layer->panel_bytes, n_in = layer->n_in;
-    job->ahead = (const char *)layer->panels + panel * bytes + bytes / n_in * k;
-    job->ahead_bytes = bytes / n_in * n_k;
+/* The stored weights of a panel from k on. Where a k has no bytes of its own, about there. */
+static const uint8_t *stored_at(const kvl_linear *layer, int64_t panel, int64_t k) {
+    int64_t k_bytes = layer->codec->k_bytes;
+    if (!k_bytes) k_bytes = (int64_t)layer->panel_bytes / layer->n_in;
+    return layer->panels + (uint64_t)panel * layer->panel_bytes + (uint64_t)(k_bytes * k);
 }
 
-/* Equal pieces of at most tile_k weights, in fours: a short last one would cost as many loads and
- * stores of sums as a long one. */
-static int64_t piece_of(int64_t n_in, int64_t tile_k) {
-    return parts(parts(n_in, parts(n_in, tile_k)), 4) * 4;
+/* Equal pieces of at most tile_k weights, or twice as many where they stay as stored, in fours: a
+ * short last one would cost as many loads and stores of sums as a long one. */
+static int64_t piece_of(const kvl_linear *layer) {
+    int64_t most = layer->isa->tile_k * (layer->codec->tile ? 2 : 1);
+    return parts(parts(layer->n_in, parts(layer->n_in, most)), 4) * 4;
 }
 
-/* Some rows against a group of panels: pieces of n_k weights outermost, so that the piece of x
- * stays in the L2 cache while the panels of the group pass it. sums [panels of the group][n_rows]
- * [panel]. */
-static void group_of_panels(const plan *p, kvl_tile_job job, range panels, float *widened,
-                            float *sums, const kvl_linear_sink *sink) {
+/* Some tiles against a group of panels: pieces of n_k weights outermost, so that the piece of x
+ * stays in the L2 cache while the panels of the group pass it. sums [panels of the group][rows]
+ * [panel]. `after` is the panel that comes after the group. */
+static void group_of_panels(const plan *p, kvl_tile_job job, range panels, int64_t after,
+                            float *widened, float *sums, const kvl_linear_sink *sink) {
     const kvl_linear *layer = p->layer;
     const kvl_linear_isa *isa = layer->isa;
-    const float *x = job.x;
-    int64_t n_in = layer->n_in, group_floats = job.n_rows * isa->panel;
-    int64_t step = piece_of(n_in, isa->tile_k);
-    for (int64_t k = 0; k < n_in; k += step) {
-        job.n_k = n_in - k < step ? n_in - k : step;
-        job.sink = k + job.n_k == n_in ? sink : NULL;
-        job.resume = k > 0;
-        job.x = x + k;
+    int64_t n_in = layer->n_in, step = piece_of(layer);
+    int64_t n_rows =
+        kvl_tile_row(p->tiling, job.end_tile) - kvl_tile_row(p->tiling, job.first_tile);
+    for (; job.k < n_in; job.k += job.n_k) {
+        job.n_k = n_in - job.k < step ? n_in - job.k : step;
+        bool last_piece = job.k + job.n_k == n_in;
+        job.sink = last_piece ? sink : NULL;
+        job.resume = job.k > 0;
         for (int64_t i = panels.from; i < panels.end; i++) {
-            const void *panel = layer->panels + (uint64_t)i * layer->panel_bytes;
-            job.weights = layer->codec->decode_tile(panel, n_in, k, job.n_k, widened);
-            job.o = i * isa->panel;
-            job.sums = sums + (i - panels.from) * group_floats;
             bool last = i + 1 == panels.end;
-            look_ahead(layer, last ? panels.from : i + 1, last ? k + job.n_k : k, job.n_k, &job);
-            isa->tile(&job);
+            job.o = i * isa->panel;
+            job.sums = sums + (i - panels.from) * n_rows * isa->panel;
+            int64_t next = !last ? i + 1 : last_piece ? after : panels.from;
+            int64_t next_k = !last ? job.k : last_piece ? 0 : job.k + job.n_k;
+            job.ahead = (const char *)stored_at(layer, next, next_k);
+            job.ahead_bytes = stored_at(layer, 0, job.n_k) - layer->panels;
+            if (layer->codec->tile) {
+                job.weights = stored_at(layer, i, job.k);
+                layer->codec->tile(&job);
+            } else {
+                job.weights = layer->codec->decode_tile(stored_at(layer, i, 0), n_in, job.k,
+                                                        job.n_k, widened);
+                isa->tile(&job);
+            }
         }
     }
 }
 
-static void many_rows(const plan *p, range rows, range panels) {
+static void many_rows(const plan *p, range tiles, range panels) {
     const kvl_linear_isa *isa = p->layer->isa;
     float *widened = (float *)p->area, *sums = widened + (int64_t)isa->tile_k * isa->panel;
-    int64_t n_rows = rows.end - rows.from, n_blocks = parts(n_rows, BLOCK_ROWS);
+    int64_t n_tiles = tiles.end - tiles.from;
+    int64_t n_blocks = parts(n_tiles, BLOCK_ROWS / isa->tile_rows);
     int64_t n_panels = panels.end - panels.from, n_groups = parts(n_panels, GROUP_PANELS);
     for (int64_t b = 0; b < n_blocks; b++) {
-        range block = share_of(n_rows, b, n_blocks);
-        int64_t first = rows.from + block.from;
-        kvl_tile_job job = {.x = p->kernel_x + first * p->kernel_x_stride,
-                            .x_stride = p->kernel_x_stride,
-                            .n_rows = block.end - block.from};
+        range block = share_of(n_tiles, b, n_blocks);
+        kvl_tile_job job = {.x = p->kernel_x,
+                            .tiling = p->tiling,
+                            .first_tile = tiles.from + block.from,
+                            .end_tile = tiles.from + block.end};
         kvl_linear_sink sink = p->sink;
-        sink.y += first * sink.y_stride;
+        sink.y += kvl_tile_row(p->tiling, job.first_tile) * sink.y_stride;
         for (int64_t g = 0; g < n_groups; g++) {
             range group = share_of(n_panels, g, n_groups);
             group.from += panels.from;
             group.end += panels.from;
-            group_of_panels(p, job, group, widened, sums, &sink);
+            int64_t after = g + 1 < n_groups ? group.end : panels.from;
+            group_of_panels(p, job, group, after, widened, sums, &sink);
         }
     }
 }
@@ -360,8 +371,10 @@ static kvl_status library_rows(const plan *p, range rows, range panels) {
 static void share_copy(plan *p, kvl_worker *worker) {
     int64_t first, last;
     if (p->path == PATH_TILE) {
-        kvl_worker_share(worker, p->n_rows, &first, &last);
-        copy_float_rows(p, (range){first, last}, (float *)p->copy);
+        const kvl_linear *layer = p->layer;
+        kvl_worker_share(worker, p->tiling.n_tiles, &first, &last);
+        layer->isa->pack(p->x, p->x_stride, p->tiling, first, last, layer->bf16_x,
+                         (float *)p->copy);
         p->kernel_x = (const float *)p->copy;
     } else {
         kvl_worker_share(worker, (int64_t)align_to((uint64_t)p->n_rows, MATRIX_ROWS), &first,

@@ -1,46 +1,9 @@
 /* Body of a weight format that stores one plain element per weight; included by weights_<name>.c
- * after it has defined
- *   W_NAME   bf16, ...: vf_load_<W_NAME> widens KVL_VL of them
- *   W_TYPE   the stored type
- *   W_DTYPE  its kvl_dtype
- *   W_PAIRS  1: a panel is W_TYPE [n_in / 2, rounded up][KVL_PANEL][2], two k of an output side by
- *            side and a k from n_in on zero; 0: W_TYPE [n_in][KVL_PANEL]
- * Pairs of 16 bits fill the 32 bits of a lane: a whole load, a shift and a mask widen two vectors,
- * and the bf16 matrix instructions take them as they lie. */
+ * after quant/linear_weights.h. */
 #include <string.h>
 
 #include "core/checked.h"
 #include "quant/kv_format.h"
-#include "quant/linear_sink.h"
-
-#define W_PASTE2(a, b) a##b
-#define W_PASTE(a, b) W_PASTE2(a, b)
-
-/* Where weight k of a lane is. */
-static inline int64_t weight_at(int64_t k, int64_t lane) {
-    return W_PAIRS ? (k / 2 * KVL_PANEL + lane) * 2 + k % 2 : k * KVL_PANEL + lane;
-}
-
-/* Weights k (even) and k + 1 of KVL_VL lanes, lane a multiple of KVL_VL. */
-static inline void load_two(const W_TYPE *w, int64_t k, int64_t lane, vf *even, vf *odd) {
-#if W_PAIRS
-    W_PASTE(W_PASTE(vf_load_, W_NAME), _pairs)(w + weight_at(k, lane), even, odd);
-#else
-    *even = W_PASTE(vf_load_, W_NAME)(w + weight_at(k, lane));
-    *odd = W_PASTE(vf_load_, W_NAME)(w + weight_at(k + 1, lane));
-#endif
-}
-
-/* The last k of an odd n_in. */
-static inline vf load_one(const W_TYPE *w, int64_t k, int64_t lane) {
-#if W_PAIRS
-    vf even, odd;
-    load_two(w, k, lane, &even, &odd);
-    return even;
-#else
-    return W_PASTE(vf_load_, W_NAME)(w + weight_at(k, lane));
-#endif
-}
 
 enum {
     /* Weights come from memory, and the hardware prefetcher stops at the end of a 4 KiB page. */
@@ -93,66 +56,70 @@ static const float *decode_tile(const void *panel, int64_t n_in, int64_t k0, int
     int64_t k = 0;
     for (; k + 2 <= n_k; k += 2) {
         float *to = scratch + k * KVL_PANEL;
-        vf w0[2], w1[2];
-        load_two(w, k0 + k, 0, &w0[0], &w1[0]);
-        load_two(w, k0 + k, KVL_VL, &w0[1], &w1[1]);
-        vf_store(to, w0[0]);
-        vf_store(to + KVL_VL, w0[1]);
-        vf_store(to + KVL_PANEL, w1[0]);
-        vf_store(to + KVL_PANEL + KVL_VL, w1[1]);
+        vf_store(to, load_even(w, k0 + k, 0));
+        vf_store(to + KVL_VL, load_even(w, k0 + k, KVL_VL));
+        vf_store(to + KVL_PANEL, load_odd(w, k0 + k, 0));
+        vf_store(to + KVL_PANEL + KVL_VL, load_odd(w, k0 + k, KVL_VL));
     }
     if (k < n_k) {
-        vf_store(scratch + k * KVL_PANEL, load_one(w, k0 + k, 0));
-        vf_store(scratch + k * KVL_PANEL + KVL_VL, load_one(w, k0 + k, KVL_VL));
+        vf_store(scratch + k * KVL_PANEL, load_even(w, k0 + k, 0));
+        vf_store(scratch + k * KVL_PANEL + KVL_VL, load_even(w, k0 + k, KVL_VL));
     }
     return scratch;
 }
 
 /* ---- few rows ------------------------------------------------------------------------------- */
 
-/* Column k of the rows times the weights in w. */
-static inline __attribute__((always_inline)) void
-stream_step(vf (*sum)[2], const vf *w, const float *x, int64_t x_stride, const int R, const int P) {
+/* Column k of the rows times the weights of a panel. */
+static inline __attribute__((always_inline)) void stream_step(vf (*sum)[2], const float *x,
+                                                              int64_t x_stride, vf w0, vf w1,
+                                                              const int R, const int P) {
 #pragma GCC unroll 6
     for (int r = 0; r < R; r++) {
         vf a = vf_set1(x[r * x_stride]);
-        sum[r * P][0] = vf_fma(a, w[0], sum[r * P][0]);
-        sum[r * P][1] = vf_fma(a, w[1], sum[r * P][1]);
+        vf_fma_to(&sum[r * P][0], a, w0);
+        vf_fma_to(&sum[r * P][1], a, w1);
     }
 }
 
-/* R rows against panels panel .. panel + P; R and P are constants at every call. */
+/* R rows against panels panel .. panel + P; R and P are constants at every call. `next` is how far
+ * behind a panel the one lies that comes after it in the same stream, less the bytes of a panel. */
 static inline __attribute__((always_inline)) void
-stream_panels(const kvl_stream_job *job, int64_t panel, const int R, const int P) {
+stream_panels(const kvl_stream_job *job, int64_t panel, int64_t next, const int R, const int P) {
     const W_TYPE *w[MAX_PANELS];
-    vf sum[MAX_SUMS][2], w0[2], w1[2];
+    const float *x = job->x;
+    int64_t x_stride = job->x_stride, n_in = job->n_in, k = 0;
+    vf sum[MAX_SUMS][2];
 #pragma GCC unroll 6
     for (int p = 0; p < P; p++)
         w[p] = (const W_TYPE *)(job->panels + (uint64_t)(panel + p) * job->panel_bytes);
 #pragma GCC unroll 6
     for (int i = 0; i < R * P; i++) sum[i][0] = sum[i][1] = vf_zero();
 
-    int64_t k = 0;
-    for (; k + 2 <= job->n_in; k += 2) {
+    /* Up to `within` the bytes PREFETCH_BYTES ahead are of the same panel, then of the next. */
+    int64_t within = n_in - PREFETCH_BYTES / W_K_BYTES, ahead_bytes = PREFETCH_BYTES;
+    for (int part = 0; part < 2; part++) {
+        int64_t end = part ? n_in : within;
+        for (; k + 2 <= end; k += 2) {
 #pragma GCC unroll 6
-        for (int p = 0; p < P; p++) {
-            const char *ahead = (const char *)(w[p] + k * KVL_PANEL) + PREFETCH_BYTES;
+            for (int p = 0; p < P; p++) {
+                const char *ahead = (const char *)(w[p] + k * KVL_PANEL) + ahead_bytes;
 #pragma GCC unroll 4
-            for (size_t b = 0; b < 2 * KVL_PANEL * sizeof(W_TYPE); b += 64)
-                __builtin_prefetch(ahead + b);
-            load_two(w[p], k, 0, &w0[0], &w1[0]);
-            load_two(w[p], k, KVL_VL, &w0[1], &w1[1]);
-            stream_step(sum + p, w0, job->x + k, job->x_stride, R, P);
-            stream_step(sum + p, w1, job->x + k + 1, job->x_stride, R, P);
+                for (int b = 0; b < 2 * W_K_BYTES; b += 64) __builtin_prefetch(ahead + b);
+                stream_step(sum + p, x + k, x_stride, load_even(w[p], k, 0),
+                            load_even(w[p], k, KVL_VL), R, P);
+                W_RELOAD();
+                stream_step(sum + p, x + k + 1, x_stride, load_odd(w[p], k, 0),
+                            load_odd(w[p], k, KVL_VL), R, P);
+            }
         }
+        ahead_bytes += next;
     }
-    if (k < job->n_in) {
+    if (k < n_in) {
 #pragma GCC unroll 6
-        for (int p = 0; p < P; p++) {
-            w0[0] = load_one(w[p], k, 0);
-            w0[1] = load_one(w[p], k, KVL_VL);
-            stream_step(sum + p, w0, job->x + k, job->x_stride, R, P);
-        }
+        for (int p = 0; p < P; p++)
+            stream_step(sum + p, x + k, x_stride, load_even(w[p], k, 0), load_even(w[p], k, KVL_VL),
+                        R, P);
     }
 
 #pragma GCC unroll 6
@@ -174,10 +141,13 @@ static void stream(const kvl_stream_job *job) {
     for (int64_t i = 0; i < n_steps; i++) {
         int64_t from = job->first_panel + n * i / n_steps;
         int64_t to = job->first_panel + n * (i + 1) / n_steps;
+        /* At the end nothing comes after: ask for what is here anyway. */
+        int64_t next = i + 1 < n_steps ? (to - from - 1) * (int64_t)job->panel_bytes
+                                       : -(int64_t)PREFETCH_BYTES;
         switch (job->n_rows * 8 + (to - from)) {
 #define CASE(rows, count) \
     case (rows)*8 + (count): \
-        stream_panels(job, from, rows, count); \
+        stream_panels(job, from, next, rows, count); \
         break
             CASE(1, 1);
             CASE(1, 2);

@@ -3,7 +3,10 @@
 #define W_TYPE uint16_t
 #define W_DTYPE KVL_BF16
 #define W_PAIRS 1
+#include "quant/linear_weights.h"
+
 #include "quant/linear_stream.h"
+#include "quant/linear_tile.h"
 
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_bf16) = {
     .format = {.name = "bf16",
@@ -11,9 +14,11 @@ const kvl_weight_codec KVL_ISA_FN(kvl_weights_bf16) = {
                .dtype = KVL_BF16,
                .bits_per_weight = 16},
     .panel = KVL_PANEL,
+    .k_bytes = W_K_BYTES,
     .panel_bytes = panel_bytes,
     .encode = encode,
     .decode_row = decode_row,
     .decode_tile = decode_tile,
     .stream = stream,
+    .tile = tile,
 };

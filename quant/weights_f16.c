@@ -4,6 +4,8 @@
 #define W_TYPE uint16_t
 #define W_DTYPE KVL_F16
 #define W_PAIRS 0
+#include "quant/linear_weights.h"
+
 #include "quant/linear_stream.h"
 
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_f16) = {
@@ -12,6 +14,7 @@ const kvl_weight_codec KVL_ISA_FN(kvl_weights_f16) = {
                .dtype = KVL_F16,
                .bits_per_weight = 16},
     .panel = KVL_PANEL,
+    .k_bytes = W_K_BYTES,
     .panel_bytes = panel_bytes,
     .encode = encode,
     .decode_row = decode_row,

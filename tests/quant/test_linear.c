@@ -29,7 +29,8 @@ static float *normals(uint64_t stream, int64_t n, float sigma) {
 /* Rows go in by sevens from the end, so no range starts where a panel does. */
 static kvl_linear *layer_of(const char *format, kvl_dtype compute, int64_t n_out, int64_t n_in,
                             const float *w, const float *bias) {
-    kvl_linear_options options = {format_named(format), compute, true};
+    kvl_linear_options options = {
+        .format = format_named(format), .compute_dtype = compute, .deterministic = true};
     kvl_linear *layer = NULL;
     assert_ok(kvl_linear_create(n_out, n_in, &options, &layer));
     for (int64_t end = n_out; end > 0; end -= 7) {
@@ -291,7 +292,8 @@ static void nan_and_inf_stay_in_their_row(void **state) {
 }
 
 static void refusals(void **state) {
-    kvl_linear_options options = {format_named("f16"), KVL_F32, true};
+    kvl_linear_options options = {
+        .format = format_named("f16"), .compute_dtype = KVL_F32, .deterministic = true};
     kvl_linear *layer = NULL;
     float row[3] = {1, 2, 3}, y[2];
     assert_refused(kvl_linear_create(0, 3, &options, &layer), KVL_ERR_INPUT, "0 x 3");
