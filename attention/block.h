@@ -54,9 +54,10 @@ static inline void kvl_block_keys(const kvl_attention_block *block, int64_t *fir
 }
 
 /* Floats between the rows of a tile in scratch: head_dim rounded up to four of the widest vectors,
- * so that every dtype's order of elements (core/simd.h) fits. */
+ * so that every dtype's order of elements (core/simd.h) fits, and a cache line on top: a column of
+ * rows that lie a power of two apart would fall into a few sets of L1. */
 static inline int64_t kvl_tile_stride(const kvl_attention_args *args) {
-    return ((int64_t)args->kv->head_dim + 63) & ~(int64_t)63;
+    return (((int64_t)args->kv->head_dim + 63) & ~(int64_t)63) + 16;
 }
 
 /* Floats of scratch that the stages of attention/tile.h need. */

@@ -12,45 +12,43 @@ KVL_INLINE vf load_part(kvl_dtype dtype, const void *row, int64_t i, int n) {
     }
 }
 
-/* Elements after which the order of vf_pair_<dtype> repeats. */
+/* Elements after which the order of vf_part_<dtype> repeats. */
 static int32_t order_of(kvl_dtype dtype) {
     return dtype == KVL_BF16 ? 2 * KVL_VL : dtype <= KVL_BF16 ? 2 : 4 * KVL_VL;
 }
 
-/* Elements that one call of vf_pair_<dtype> loads: partial ones must not read past a row. */
+/* Elements that vectors are loaded by: those past a row must not be read. */
 static int32_t piece_of(kvl_dtype dtype) {
     return dtype <= KVL_BF16 ? 2 * KVL_VL : 4 * KVL_VL;
 }
 
-/* Widens the first `n` elements, whole pairs, in the dtype's order. */
-KVL_INLINE void widen_pairs(kvl_dtype dtype, const void *row, int32_t n, float *out) {
-    for (int64_t pair = 0; pair < n / (2 * KVL_VL); pair += 2) {
-        vf2 even = kvl_pair(dtype, row, pair, 0);
-        vf_store(out + 2 * pair * KVL_VL, even.a);
-        vf_store(out + (2 * pair + 1) * KVL_VL, even.b);
-        if (pair + 1 == n / (2 * KVL_VL)) break;
-        vf2 odd = kvl_pair(dtype, row, pair + 1, 1);
-        vf_store(out + (2 * pair + 2) * KVL_VL, odd.a);
-        vf_store(out + (2 * pair + 3) * KVL_VL, odd.b);
+/* Widens the first `n` elements, whole pieces, in the dtype's order. */
+KVL_INLINE void widen_vectors(kvl_dtype dtype, const void *row, int32_t n, float *out) {
+    int64_t v = 0, n_vecs = n / KVL_VL;
+    for (; v + 4 <= n_vecs; v += 4) {
+        for (int c = 0; c < 4; c++)
+            vf_store(out + (v + c) * KVL_VL, kvl_vector(dtype, row, v + c, c));
     }
+    for (int c = 0; c < 2 && v + c < n_vecs; c++)
+        vf_store(out + (v + c) * KVL_VL, kvl_vector(dtype, row, v + c, c));
 }
 
 static void widen_whole(kvl_dtype dtype, const void *row, int32_t n, float *out) {
     switch (dtype) {
     case KVL_F16:
-        widen_pairs(KVL_F16, row, n, out);
+        widen_vectors(KVL_F16, row, n, out);
         break;
     case KVL_BF16:
-        widen_pairs(KVL_BF16, row, n, out);
+        widen_vectors(KVL_BF16, row, n, out);
         break;
     case KVL_FP8_E4M3:
-        widen_pairs(KVL_FP8_E4M3, row, n, out);
+        widen_vectors(KVL_FP8_E4M3, row, n, out);
         break;
     case KVL_FP8_E5M2:
-        widen_pairs(KVL_FP8_E5M2, row, n, out);
+        widen_vectors(KVL_FP8_E5M2, row, n, out);
         break;
     default:
-        widen_pairs(KVL_F32, row, n, out);
+        widen_vectors(KVL_F32, row, n, out);
     }
 }
 
@@ -82,25 +80,28 @@ static void widen_row(const kvl_tile *tile, const void *row, float *out) {
     if (has_nan) restore_nan(tile, row, kv->head_dim, out);
 }
 
-/* One row of Q: widened in the order of memory, then brought into the keys' order. */
-static void load_q_row(const kvl_tile *tile, const void *row, float *out) {
+/* Row `a` of the n rows of a register tile: widened in the order of memory, then brought into the
+ * keys' order and packed. */
+static void load_q_row(const kvl_tile *tile, const void *row, int32_t a, int32_t n, float *out) {
     const kvl_attention_args *args = tile->block->args;
     int32_t head_dim = args->kv->head_dim;
-    memset(out, 0, (size_t)tile->ld * sizeof(float));
     for (int32_t i = 0; i < head_dim; i += KVL_VL) {
-        int n = head_dim - i < KVL_VL ? head_dim - i : KVL_VL;
+        int part = head_dim - i < KVL_VL ? head_dim - i : KVL_VL;
         float x[KVL_VL];
         switch (args->q_dtype) {
         case KVL_F16:
-            vf_store(x, load_part(KVL_F16, row, i, n));
+            vf_store(x, load_part(KVL_F16, row, i, part));
             break;
         case KVL_BF16:
-            vf_store(x, load_part(KVL_BF16, row, i, n));
+            vf_store(x, load_part(KVL_BF16, row, i, part));
             break;
         default:
-            vf_store(x, load_part(KVL_F32, row, i, n));
+            vf_store(x, load_part(KVL_F32, row, i, part));
         }
-        for (int l = 0; l < n; l++) out[kvl_place(tile->step, i + l)] = x[l];
+        for (int l = 0; l < part; l++) {
+            int64_t at = kvl_place(tile->step, i + l);
+            out[(at / KVL_VL * n + a) * KVL_VL + at % KVL_VL] = x[l];
+        }
     }
 }
 
@@ -132,11 +133,16 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
         tile->wide.v[j] = tile->v_wide + j * tile->ld;
     }
     size_t q_bytes = args->q_dtype == KVL_F32 ? 4 : 2;
-    for (int32_t r = 0; r < block->n_rows; r++) {
-        int64_t offset = kvl_block_token(block, r) * args->q_row_stride +
-                         (int64_t)kvl_block_head(block, r) * kv->head_dim;
-        load_q_row(tile, (const char *)args->q + (size_t)offset * q_bytes, tile->q + r * tile->ld);
-        kvl_block_range(block, r, &tile->first[r], &tile->last[r]);
+    memset(tile->q, 0, (size_t)(block->n_rows * tile->ld) * sizeof(float));
+    for (int32_t r = 0, n; r < block->n_rows; r += n) {
+        n = kvl_score_rows(tile->turn, block->n_rows - r);
+        for (int32_t a = 0; a < n; a++) {
+            int64_t offset = kvl_block_token(block, r + a) * args->q_row_stride +
+                             (int64_t)kvl_block_head(block, r + a) * kv->head_dim;
+            load_q_row(tile, (const char *)args->q + (size_t)offset * q_bytes, a, n,
+                       tile->q + r * tile->ld);
+            kvl_block_range(block, r + a, &tile->first[r + a], &tile->last[r + a]);
+        }
     }
 }
 
@@ -170,8 +176,8 @@ static void prefetch_row(const void *row, int64_t bytes) {
     for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch((const char *)row + b, 0, 2);
 }
 
-/* Copies keys [low, high) of the tile to f32, and turns K so that lanes run over keys: row
- * l * (n_vecs) + i holds lane l of vector i, all in the order that kvl_tile_scores reads. */
+/* Copies keys [low, high) of the tile to f32, and turns K so that lanes run over keys: strip after
+ * strip of KVL_STRIP_KEYS keys, in each a row for lane 0 of every vector, for lane 1, and so on. */
 static void widen_tile(kvl_tile *tile, int32_t low, int32_t high, int want) {
     const kvl_kv_view *kv = tile->block->args->kv;
     int64_t row_bytes = kv->head_dim * kvl_stored_bytes(kv->dtype);
@@ -187,10 +193,12 @@ static void widen_tile(kvl_tile *tile, int32_t low, int32_t high, int want) {
     }
     if (tile->turn && (want & KVL_WANT_K)) {
         for (int32_t j = low & ~(KVL_VL - 1); j < high; j += KVL_VL) {
+            int32_t in_strip = j & (KVL_STRIP_KEYS - 1);
+            float *strip = tile->k_turned + (int64_t)(j - in_strip) * tile->n_vecs * KVL_VL;
             for (int32_t i = 0; i < tile->n_vecs; i++)
                 vf_transpose(tile->k_wide + j * tile->ld + i * KVL_VL, tile->ld,
-                             tile->k_turned + i * KVL_TILE_KEYS + j,
-                             (int64_t)tile->n_vecs * KVL_TILE_KEYS);
+                             strip + i * KVL_STRIP_KEYS + in_strip,
+                             (int64_t)tile->n_vecs * KVL_STRIP_KEYS);
         }
     }
     tile->rows = &tile->wide;

@@ -10,7 +10,7 @@
  *   see is left out by count, so that neither its NaN nor its infinity can reach the row.
  * So register tiles change speed, never bits.
  *
- * Which element lies in which lane is up to the KV dtype (vf_pair_<dtype>): what costs least to
+ * Which element lies in which lane is up to the KV dtype (vf_part_<dtype>): what costs least to
  * widen. Q is brought into that order once, O leaves it at the store (kvl_place). e4m3 is read as
  * value / 256; tile->scale and the store make up for it, both by a power of two. */
 #ifndef KVL_ATTENTION_TILE_H
@@ -20,6 +20,9 @@
 #include "core/simd.h"
 
 #define KVL_INLINE static inline __attribute__((always_inline))
+
+/* Keys of a register tile of turned K: four vectors by three rows fill 16 registers. */
+enum { KVL_STRIP_KEYS = 4 * KVL_VL };
 
 /* Where the rows of a tile's keys lie. */
 typedef struct kvl_rows {
@@ -32,7 +35,7 @@ typedef struct kvl_tile {
     const kvl_attention_block *block;
     int64_t ld;
     int32_t n_rows;
-    int32_t n_vecs; /* vectors in a head_dim, padded to the dtype's order; even */
+    int32_t n_vecs; /* vectors in a head_dim, padded to pieces of the dtype's order; even */
     int32_t step;   /* elements after which that order repeats */
     bool widen;     /* every tile is copied to f32 first */
     bool turn;      /* and K turned, for scores of many rows */
@@ -44,7 +47,7 @@ typedef struct kvl_tile {
     const kvl_rows *rows;    /* what scores and values read */
     const kvl_rows *ahead;   /* what they prefetch */
     kvl_dtype dtype;         /* of `rows`: the pool's, or f32 when widened */
-    float *q, *k_wide, *v_wide, *k_turned; /* scratch */
+    float *q, *k_wide, *v_wide, *k_turned; /* scratch; k_turned: see widen_tile */
 } kvl_tile;
 
 /* Running softmax of the block's rows: max, sum of exp(s - max), and sum of exp(s - max) v. */
@@ -66,26 +69,37 @@ static inline int32_t kvl_rows_next(int32_t left) {
     return left % 3 == 0 ? 3 : left < 3 ? left : left == 5 ? 3 : 4;
 }
 
+/* The same for scores, whose Q is packed by register tile: element i of row a of the n rows from r
+ * on is at q + r * ld + (i / KVL_VL * n + a) * KVL_VL + i % KVL_VL. So the inner loop needs one
+ * pointer, not one a row. Turned K takes at most three rows. */
+static inline int32_t kvl_score_rows(bool turn, int32_t left) {
+    return !turn ? kvl_rows_next(left) : left < 3 ? left : 3;
+}
+
 static inline int64_t kvl_stored_bytes(kvl_dtype dtype) {
     return dtype == KVL_F32 ? 4 : dtype <= KVL_BF16 ? 2 : 1;
 }
 
-/* Vectors 2 * pair and 2 * pair + 1 of a row; `odd` = pair & 1, a constant for the compiler. */
-KVL_INLINE vf2 kvl_pair(kvl_dtype dtype, const void *row, int64_t pair, int odd) {
-    int64_t i = pair * 2 * KVL_VL, step = (pair - odd) * 2 * KVL_VL;
+/* Vector `v` of a row; `which` = v modulo 4, a constant for the compiler. */
+KVL_INLINE vf kvl_vector(kvl_dtype dtype, const void *row, int64_t v, int which) {
     switch (dtype) {
     case KVL_F16:
-        return vf_pair_f16((const uint16_t *)row + i);
+        return vf_load_f16((const uint16_t *)row + v * KVL_VL);
     case KVL_BF16:
-        return vf_pair_bf16((const uint16_t *)row + i);
+        return vf_part_bf16((const uint16_t *)row + (v - (which & 1)) * KVL_VL, which & 1);
     case KVL_FP8_E4M3:
-        return vf_pair_e4m3((const uint8_t *)row + step, odd);
+        return vf_part_e4m3((const uint8_t *)row + (v - which) * KVL_VL, which);
     case KVL_FP8_E5M2:
-        return vf_pair_e5m2((const uint8_t *)row + step, odd);
+        return vf_part_e5m2((const uint8_t *)row + (v - which) * KVL_VL, which);
     default:
-        return vf_pair_f32((const float *)row + i);
+        return vf_load_f32((const float *)row + v * KVL_VL);
     }
 }
+
+/* Keeps the compiler from loading ahead, or from holding what it loaded: where 16 registers are
+ * just enough, either would spill accumulators, whose way through memory takes longer than all
+ * else. */
+#define KVL_LOAD_LATER() __asm__ volatile("" ::: "memory")
 
 /* Each instruction set has its own copy of what follows. */
 #define kvl_tile_load_q KVL_ISA_FN(kvl_tile_load_q)

@@ -10,45 +10,55 @@
 
 /* Keys of a register tile: accumulators for two multiply-adds a cycle at a latency of four, and
  * room for what they multiply in 16 registers. */
-KVL_INLINE int keys_of(int rows) {
+static inline int keys_of(int rows) {
     return rows == 1 ? 8 : rows == 4 ? 2 : 4;
+}
+
+/* acc[a][b] += q_a . k_b over `vecs` vectors from v on (a multiple of 4). Q stays in registers
+ * for all keys, which halves the loads. */
+KVL_INLINE void score_vectors(kvl_dtype dtype, int rows, int vecs, const void *const *k,
+                              const float *q, int64_t v, vf acc[4][8]) {
+    for (int c = 0; c < vecs; c++) {
+        vf query[4];
+        for (int a = 0; a < rows; a++) query[a] = vf_load_f32(q + (c * rows + a) * KVL_VL);
+        for (int b = 0; b < keys_of(rows); b++) {
+            vf key = kvl_vector(dtype, k[b], v + c, c);
+            for (int a = 0; a < rows; a++) acc[a][b] = vf_fma(query[a], key, acc[a][b]);
+        }
+        KVL_LOAD_LATER();
+    }
 }
 
 /* Raw q.k of `rows` rows with keys j .. j + keys_of(rows). */
 KVL_INLINE void score_tile(kvl_dtype dtype, int rows, const kvl_tile *tile, int32_t r, int32_t j,
                            float *s, int64_t lds) {
     const int keys = keys_of(rows);
-    const bool coded = dtype == KVL_FP8_E4M3 || dtype == KVL_FP8_E5M2;
-    const void *const *k = tile->rows->k + j;
+    const int64_t n_vecs = tile->n_vecs;
     const float *q = tile->q + r * tile->ld;
+    const void *k[8];
     vf acc[4][8];
+    int64_t v = 0;
+    for (int b = 0; b < keys; b++) k[b] = tile->rows->k[j + b];
     for (int a = 0; a < rows; a++) {
         for (int b = 0; b < keys; b++) acc[a][b] = vf_zero();
     }
-    for (int64_t pair = 0; pair < tile->n_vecs / 2; pair += coded ? 2 : 1) {
-        for (int odd = 0; odd < (coded ? 2 : 1); odd++) {
-            const float *part = q + (pair + odd) * 2 * KVL_VL;
-            for (int b = 0; b < keys; b++) {
-                vf2 key = kvl_pair(dtype, k[b], pair + odd, odd);
-                for (int a = 0; a < rows; a++)
-                    acc[a][b] = vf_fma(vf_load_f32(part + a * tile->ld), key.a, acc[a][b]);
-                for (int a = 0; a < rows; a++)
-                    acc[a][b] = vf_fma(vf_load_f32(part + a * tile->ld + KVL_VL), key.b, acc[a][b]);
-            }
-        }
-    }
-    if (keys == 2) {
-        for (int a = 0; a < rows; a += 2) {
-            float sums[4];
-            vf_hsum4(sums, acc[a][0], acc[a][1], acc[a + 1][0], acc[a + 1][1]);
-            memcpy(s + a * lds + j, sums, 2 * sizeof(float));
-            memcpy(s + (a + 1) * lds + j, sums + 2, 2 * sizeof(float));
-        }
+    for (; v + 4 <= n_vecs; v += 4, q += 4 * rows * KVL_VL)
+        score_vectors(dtype, rows, 4, k, q, v, acc);
+    /* fp8 comes in pieces of four vectors, the others in twos. */
+    if (dtype != KVL_FP8_E4M3 && dtype != KVL_FP8_E5M2 && v < n_vecs)
+        score_vectors(dtype, rows, 2, k, q, v, acc);
+    float *out = s + j;
+    if (rows == 4) {
+        vf pairs[4][2] = {{acc[0][0], acc[0][1]},
+                          {acc[1][0], acc[1][1]},
+                          {acc[2][0], acc[2][1]},
+                          {acc[3][0], acc[3][1]}};
+        vf_hsum4x2(out, lds, pairs);
         return;
     }
     for (int a = 0; a < rows; a++) {
         for (int b = 0; b < keys; b += 4)
-            vf_hsum4(s + a * lds + j + b, acc[a][b], acc[a][b + 1], acc[a][b + 2], acc[a][b + 3]);
+            vf_hsum4(out + a * lds + b, acc[a][b], acc[a][b + 1], acc[a][b + 2], acc[a][b + 3]);
     }
 }
 
@@ -72,7 +82,7 @@ KVL_INLINE void scores_of(kvl_dtype dtype, const kvl_tile *tile, float *s, int64
     int32_t end = tile->hi[tile->n_rows - 1];
     for (int32_t j = tile->lo[0] & ~7; j < end; j += 8) {
         for (int32_t r = 0, n; r < tile->n_rows; r += n) {
-            n = kvl_rows_next(tile->n_rows - r);
+            n = kvl_score_rows(false, tile->n_rows - r);
             /* Ranges rise with the row, so these two tell whether any of the n sees a key here. */
             if (tile->lo[r] >= j + 8 || tile->hi[r + n - 1] <= j) continue;
             bool fetch = r == 0 && tile->rows != &tile->wide;
@@ -97,25 +107,25 @@ static inline int lane_of(int leaf) {
     return lane;
 }
 
-enum { VECS = 4, LEVELS = 4 }; /* vectors of keys in a register tile; log2 of the widest vector */
+enum { VECS = KVL_STRIP_KEYS / KVL_VL, LEVELS = 4 /* log2 of the widest vector */ };
 
-/* Raw q.k of `rows` (1 to 3) rows with VECS vectors of keys from j on, K turned. */
-KVL_INLINE void turned_tile(int rows, const kvl_tile *tile, const float *q, int32_t j, float *s,
-                            int64_t lds) {
+/* Raw q.k of `rows` (1 to 3) rows with a strip of keys, turned. */
+KVL_INLINE void turned_tile(int rows, const kvl_tile *tile, const float *q, const float *strip,
+                            float *s, int64_t lds) {
     float waiting[LEVELS][3 * VECS * KVL_VL];
     int depth = 0;
     for (int leaf = 0; leaf < KVL_VL; leaf++) {
         int lane = lane_of(leaf);
-        const float *k = tile->k_turned + (int64_t)lane * tile->n_vecs * KVL_TILE_KEYS + j;
+        const float *k = strip + (int64_t)lane * tile->n_vecs * KVL_STRIP_KEYS;
         vf acc[3][VECS];
         for (int a = 0; a < rows; a++) {
             for (int c = 0; c < VECS; c++) acc[a][c] = vf_zero();
         }
-        for (int64_t i = 0; i < tile->n_vecs; i++, k += KVL_TILE_KEYS) {
+        for (int64_t i = 0; i < tile->n_vecs; i++, k += KVL_STRIP_KEYS) {
             vf key[VECS];
             for (int c = 0; c < VECS; c++) key[c] = vf_load_f32(k + c * KVL_VL);
             for (int a = 0; a < rows; a++) {
-                vf query = vf_set1(q[a * tile->ld + i * KVL_VL + lane]);
+                vf query = vf_set1(q[(i * rows + a) * KVL_VL + lane]);
                 for (int c = 0; c < VECS; c++) acc[a][c] = vf_fma(query, key[c], acc[a][c]);
             }
         }
@@ -130,8 +140,7 @@ KVL_INLINE void turned_tile(int rows, const kvl_tile *tile, const float *q, int3
         bool last = leaf + 1 == KVL_VL;
         for (int a = 0; a < rows; a++) {
             for (int c = 0; c < VECS; c++)
-                vf_store(last ? s + a * lds + j + c * KVL_VL
-                              : waiting[depth] + (a * VECS + c) * KVL_VL,
+                vf_store(last ? s + a * lds + c * KVL_VL : waiting[depth] + (a * VECS + c) * KVL_VL,
                          acc[a][c]);
         }
         if (!last) depth++;
@@ -139,19 +148,20 @@ KVL_INLINE void turned_tile(int rows, const kvl_tile *tile, const float *q, int3
 }
 
 static void scores_turned(const kvl_tile *tile, float *s, int64_t lds) {
-    const int32_t strip = VECS * KVL_VL;
     int32_t end = tile->hi[tile->n_rows - 1];
-    for (int32_t j = tile->lo[0] & ~(strip - 1); j < end; j += strip) {
+    for (int32_t j = tile->lo[0] & ~(KVL_STRIP_KEYS - 1); j < end; j += KVL_STRIP_KEYS) {
+        const float *strip = tile->k_turned + (int64_t)j * tile->n_vecs * KVL_VL;
         for (int32_t r = 0, n; r < tile->n_rows; r += n) {
-            n = tile->n_rows - r < 3 ? tile->n_rows - r : 3;
-            if (tile->lo[r] >= j + strip || tile->hi[r + n - 1] <= j) continue;
+            n = kvl_score_rows(true, tile->n_rows - r);
+            if (tile->lo[r] >= j + KVL_STRIP_KEYS || tile->hi[r + n - 1] <= j) continue;
             const float *q = tile->q + r * tile->ld;
+            float *out = s + r * lds + j;
             if (n == 3) {
-                turned_tile(3, tile, q, j, s + r * lds, lds);
+                turned_tile(3, tile, q, strip, out, lds);
             } else if (n == 2) {
-                turned_tile(2, tile, q, j, s + r * lds, lds);
+                turned_tile(2, tile, q, strip, out, lds);
             } else {
-                turned_tile(1, tile, q, j, s + r * lds, lds);
+                turned_tile(1, tile, q, strip, out, lds);
             }
         }
     }

@@ -8,12 +8,11 @@
  *   vf_fma_to(&sum, a, b): sum += a * b vf_load_bf16_even(p), _odd(p): p[0], p[2], ... or
  *                                                               p[1], p[3], ... of 2 KVL_VL
  *
- *   vf2 vf_pair_<dtype>(p)          2 * KVL_VL elements in the order that costs least:
- *     f32, f16   a = the first KVL_VL, b = the next
- *     bf16       a = the even elements, b = the odd ones (a shift and a mask on 32-bit lanes)
- *     e4m3, e5m2 (p, odd): the even or the odd ones of 4 * KVL_VL codes, a = the lower half of
- *                those, b = the upper. e4m3 gives value / 256 (its bits as an f16) and takes NaN
- *                codes for numbers: ask vf_nan_e4m3 first.
+ *   vf_part_<dtype>(p, which)  a vector of the elements at p, in the order that costs least:
+ *     bf16        0 and 1: the even and the odd of 2 * KVL_VL elements (a shift, a mask)
+ *     e4m3, e5m2  of 4 * KVL_VL codes, 0 and 1: the lower and the upper half of the even ones, 2
+ *                 and 3: of the odd ones. e4m3 gives value / 256 (its bits as an f16) and takes
+ *                 NaN codes for numbers: ask vf_nan_e4m3 first.
  *   vf_transpose(in, ldi, out, ldo)  out[c * ldo + r] = in[r * ldi + c], r, c < KVL_VL
  *
  * scalar is plain C with compiler vectors of 4 floats (any CPU); its fma rounds twice. Everything

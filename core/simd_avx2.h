@@ -69,16 +69,32 @@ static inline float vf_hsum(vf x) {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
-/* out[0..3] = vf_hsum of a, b, c, d, to the bit: the same tree, four at a time by transposes. */
+/* The tree of vf_hsum on several vectors at once: a blend and one shuffle bring the two halves of
+ * each level together (x + y = y + x, so it is no matter which comes first). */
+static inline vf kvl_fold_halves(vf a, vf b) {
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xf0), _mm256_permute2f128_ps(a, b, 0x21));
+}
+static inline vf kvl_fold_quarters(vf a, vf b) {
+    vf swapped = _mm256_castpd_ps(_mm256_shuffle_pd(_mm256_castps_pd(a), _mm256_castps_pd(b), 0x5));
+    return _mm256_add_ps(_mm256_blend_ps(a, b, 0xcc), swapped);
+}
+/* out[0..3] = vf_hsum of a, b, c, d, to the bit. */
 static inline void vf_hsum4(float *out, vf a, vf b, vf c, vf d) {
-    vf ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
-    vf bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
-    __m256d ac2 = _mm256_castps_pd(ac), bd2 = _mm256_castps_pd(bd);
-    vf t = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(ac2, bd2)),
-                         _mm256_castpd_ps(_mm256_unpackhi_pd(ac2, bd2)));
+    vf t = kvl_fold_quarters(kvl_fold_halves(a, c), kvl_fold_halves(b, d));
     __m128 ab = _mm256_castps256_ps128(t), cd = _mm256_extractf128_ps(t, 1);
     _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
                                   _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1))));
+}
+/* out[i * ld + b] = vf_hsum of x[i][b] for four rows of two. */
+static inline void vf_hsum4x2(float *out, int64_t ld, vf x[4][2]) {
+    vf t = kvl_fold_quarters(kvl_fold_halves(x[0][0], x[2][0]), kvl_fold_halves(x[0][1], x[2][1]));
+    vf u = kvl_fold_quarters(kvl_fold_halves(x[1][0], x[3][0]), kvl_fold_halves(x[1][1], x[3][1]));
+    vf sums = _mm256_add_ps(_mm256_shuffle_ps(t, u, 0x88), _mm256_shuffle_ps(t, u, 0xdd));
+    __m128 low = _mm256_castps256_ps128(sums), high = _mm256_extractf128_ps(sums, 1);
+    _mm_storel_pi((__m64 *)(void *)out, low);
+    _mm_storeh_pi((__m64 *)(void *)(out + ld), low);
+    _mm_storel_pi((__m64 *)(void *)(out + 2 * ld), high);
+    _mm_storeh_pi((__m64 *)(void *)(out + 3 * ld), high);
 }
 static inline float vf_hmax(vf x) {
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -140,37 +156,21 @@ static inline void vf_store_f16(uint16_t *p, vf x) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-typedef struct vf2 {
-    vf a, b;
-} vf2;
-
-static inline vf2 vf_pair_f32(const float *p) {
-    return (vf2){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
-}
-static inline vf2 vf_pair_f16(const uint16_t *p) {
-    return (vf2){vf_load_f16(p), vf_load_f16(p + 8)};
-}
-static inline vf2 vf_pair_bf16(const uint16_t *p) {
+static inline vf vf_part_bf16(const uint16_t *p, int which) {
     __m256i w = _mm256_loadu_si256((const __m256i *)p);
-    return (vf2){
-        _mm256_castsi256_ps(_mm256_slli_epi32(w, 16)),
-        _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000))),
-    };
+    return _mm256_castsi256_ps(which ? _mm256_and_si256(w, _mm256_set1_epi32((int)0xffff0000))
+                                     : _mm256_slli_epi32(w, 16));
 }
-static inline vf2 kvl_pair_of_f16(__m256i h) {
-    return (vf2){_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
-                 _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1))};
+static inline vf vf_part_e5m2(const uint8_t *p, int which) {
+    __m128i w = _mm_loadu_si128((const __m128i *)(p + (which & 1) * 16));
+    return _mm256_cvtph_ps(which & 2 ? _mm_and_si128(w, _mm_set1_epi16((short)0xff00))
+                                     : _mm_slli_epi16(w, 8));
 }
-static inline vf2 vf_pair_e5m2(const uint8_t *p, int odd) {
-    __m256i w = _mm256_loadu_si256((const __m256i *)p);
-    return kvl_pair_of_f16(odd ? _mm256_and_si256(w, _mm256_set1_epi16((short)0xff00))
-                               : _mm256_slli_epi16(w, 8));
-}
-static inline vf2 vf_pair_e4m3(const uint8_t *p, int odd) {
+static inline vf vf_part_e4m3(const uint8_t *p, int which) {
     /* The exponent's four bits become the lower four of f16's five: bias 7 read as 15. */
-    __m256i w = _mm256_loadu_si256((const __m256i *)p);
-    w = _mm256_srai_epi16(odd ? w : _mm256_slli_epi16(w, 8), 1);
-    return kvl_pair_of_f16(_mm256_and_si256(w, _mm256_set1_epi16((short)0xbf80)));
+    __m128i w = _mm_loadu_si128((const __m128i *)(p + (which & 1) * 16));
+    w = _mm_srai_epi16(which & 2 ? w : _mm_slli_epi16(w, 8), 1);
+    return _mm256_cvtph_ps(_mm_and_si128(w, _mm_set1_epi16((short)0xbf80)));
 }
 /* Whether one of `n` codes (a multiple of 4 * KVL_VL) of any of the rows is NaN. */
 static inline int vf_nan_e4m3(const void *const *rows, int n_rows, int64_t n) {

@@ -84,6 +84,15 @@ static inline void vf_hsum4(float *out, vf a, vf b, vf c, vf d) {
     _mm_storeu_ps(out, _mm_add_ps(_mm_shuffle_ps(ab, cd, _MM_SHUFFLE(2, 0, 2, 0)),
                                   _mm_shuffle_ps(ab, cd, _MM_SHUFFLE(3, 1, 3, 1))));
 }
+/* out[i * ld + b] = vf_hsum of x[i][b] for four rows of two. */
+static inline void vf_hsum4x2(float *out, int64_t ld, vf x[4][2]) {
+    for (int i = 0; i < 4; i += 2) {
+        float sums[4];
+        vf_hsum4(sums, x[i][0], x[i][1], x[i + 1][0], x[i + 1][1]);
+        memcpy(out + i * ld, sums, 2 * sizeof(float));
+        memcpy(out + (i + 1) * ld, sums + 2, 2 * sizeof(float));
+    }
+}
 static inline float vf_hmax(vf x) {
     return _mm512_reduce_max_ps(x);
 }
@@ -133,37 +142,21 @@ static inline void vf_store_f16(uint16_t *p, vf x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
 }
 
-typedef struct vf2 {
-    vf a, b;
-} vf2;
-
-static inline vf2 vf_pair_f32(const float *p) {
-    return (vf2){_mm512_loadu_ps(p), _mm512_loadu_ps(p + 16)};
-}
-static inline vf2 vf_pair_f16(const uint16_t *p) {
-    return (vf2){vf_load_f16(p), vf_load_f16(p + 16)};
-}
-static inline vf2 vf_pair_bf16(const uint16_t *p) {
+static inline vf vf_part_bf16(const uint16_t *p, int which) {
     __m512i w = _mm512_loadu_si512(p);
-    return (vf2){
-        _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)),
-        _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000))),
-    };
+    return _mm512_castsi512_ps(which ? _mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000))
+                                     : _mm512_slli_epi32(w, 16));
 }
-static inline vf2 kvl_pair_of_f16(__m512i h) {
-    return (vf2){_mm512_cvtph_ps(_mm512_castsi512_si256(h)),
-                 _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1))};
+static inline vf vf_part_e5m2(const uint8_t *p, int which) {
+    __m256i w = _mm256_loadu_si256((const __m256i *)(p + (which & 1) * 32));
+    return _mm512_cvtph_ps(which & 2 ? _mm256_and_si256(w, _mm256_set1_epi16((short)0xff00))
+                                     : _mm256_slli_epi16(w, 8));
 }
-static inline vf2 vf_pair_e5m2(const uint8_t *p, int odd) {
-    __m512i w = _mm512_loadu_si512(p);
-    return kvl_pair_of_f16(odd ? _mm512_and_si512(w, _mm512_set1_epi16((short)0xff00))
-                               : _mm512_slli_epi16(w, 8));
-}
-static inline vf2 vf_pair_e4m3(const uint8_t *p, int odd) {
+static inline vf vf_part_e4m3(const uint8_t *p, int which) {
     /* As in simd_avx2.h. */
-    __m512i w = _mm512_loadu_si512(p);
-    w = _mm512_srai_epi16(odd ? w : _mm512_slli_epi16(w, 8), 1);
-    return kvl_pair_of_f16(_mm512_and_si512(w, _mm512_set1_epi16((short)0xbf80)));
+    __m256i w = _mm256_loadu_si256((const __m256i *)(p + (which & 1) * 32));
+    w = _mm256_srai_epi16(which & 2 ? w : _mm256_slli_epi16(w, 8), 1);
+    return _mm512_cvtph_ps(_mm256_and_si256(w, _mm256_set1_epi16((short)0xbf80)));
 }
 /* Whether one of `n` codes (a multiple of 4 * KVL_VL) of any of the rows is NaN. */
 static inline int vf_nan_e4m3(const void *const *rows, int n_rows, int64_t n) {

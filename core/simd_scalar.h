@@ -75,6 +75,15 @@ static inline float vf_hsum(vf x) {
 static inline void vf_hsum4(float *out, vf a, vf b, vf c, vf d) {
     out[0] = vf_hsum(a), out[1] = vf_hsum(b), out[2] = vf_hsum(c), out[3] = vf_hsum(d);
 }
+/* out[i * ld + b] = vf_hsum of x[i][b] for four rows of two. */
+static inline void vf_hsum4x2(float *out, int64_t ld, vf x[4][2]) {
+    for (int i = 0; i < 4; i += 2) {
+        float sums[4];
+        vf_hsum4(sums, x[i][0], x[i][1], x[i + 1][0], x[i + 1][1]);
+        memcpy(out + i * ld, sums, 2 * sizeof(float));
+        memcpy(out + (i + 1) * ld, sums + 2, 2 * sizeof(float));
+    }
+}
 static inline float vf_hmax(vf x) {
     float a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
     return a > b ? a : b;
@@ -149,32 +158,20 @@ static inline void vf_store_f16(uint16_t *p, vf x) {
     for (int i = 0; i < 4; i++) p[i] = kvl_scalar_to_f16(x[i]);
 }
 
-typedef struct vf2 {
-    vf a, b;
-} vf2;
-
-static inline vf2 vf_pair_f32(const float *p) {
-    return (vf2){vf_load_f32(p), vf_load_f32(p + 4)};
+static inline vf vf_part_bf16(const uint16_t *p, int which) {
+    uint16_t codes[4] = {p[which], p[which + 2], p[which + 4], p[which + 6]};
+    return vf_load_bf16(codes);
 }
-static inline vf2 vf_pair_f16(const uint16_t *p) {
-    return (vf2){vf_load_f16(p), vf_load_f16(p + 4)};
+static inline vf vf_part_e5m2(const uint8_t *p, int which) {
+    const uint8_t *c = p + (which & 1) * 8 + which / 2;
+    uint8_t codes[4] = {c[0], c[2], c[4], c[6]};
+    return vf_load_e5m2(codes);
 }
-static inline vf2 vf_pair_bf16(const uint16_t *p) {
-    uint16_t even[4] = {p[0], p[2], p[4], p[6]}, odd[4] = {p[1], p[3], p[5], p[7]};
-    return (vf2){vf_load_bf16(even), vf_load_bf16(odd)};
-}
-static inline vf2 vf_pair_e5m2(const uint8_t *p, int odd) {
-    const uint8_t *c = p + (odd ? 1 : 0);
-    uint8_t low[4] = {c[0], c[2], c[4], c[6]}, high[4] = {c[8], c[10], c[12], c[14]};
-    return (vf2){vf_load_e5m2(low), vf_load_e5m2(high)};
-}
-static inline vf2 vf_pair_e4m3(const uint8_t *p, int odd) {
-    uint16_t h[8];
-    for (int i = 0; i < 8; i++) {
-        unsigned code = p[2 * i + (odd ? 1 : 0)];
-        h[i] = (uint16_t)((code & 0x80) << 8 | (code & 0x7f) << 7);
-    }
-    return (vf2){vf_load_f16(h), vf_load_f16(h + 4)};
+static inline vf vf_part_e4m3(const uint8_t *p, int which) {
+    const uint8_t *c = p + (which & 1) * 8 + which / 2;
+    uint16_t h[4];
+    for (int i = 0; i < 4; i++) h[i] = (uint16_t)((c[2 * i] & 0x80) << 8 | (c[2 * i] & 0x7f) << 7);
+    return vf_load_f16(h);
 }
 /* Whether one of `n` codes (a multiple of 4 * KVL_VL) of any of the rows is NaN. */
 static inline int vf_nan_e4m3(const void *const *rows, int n_rows, int64_t n) {
