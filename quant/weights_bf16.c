@@ -7,6 +7,7 @@
 
 #include "quant/linear_stream.h"
 #include "quant/linear_tile.h"
+#include "quant/matrix_bf16.h"
 
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_bf16) = {
     .format = {.name = "bf16",
@@ -21,4 +22,5 @@ const kvl_weight_codec KVL_ISA_FN(kvl_weights_bf16) = {
     .decode_tile = decode_tile,
     .stream = stream,
     .tile = tile,
+    KVL_MATRIX_BF16,
 };

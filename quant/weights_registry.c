@@ -2,27 +2,30 @@
 #include "core/names.h"
 #include "quant/linear_internal.h"
 
-enum { SCALAR, AVX2, AVX512, N_LEVELS };
-
-/* Kernels exist at three levels; the two above AVX-512 use its kernels. */
-static int level_now(void) {
-    kvl_isa isa = kvl_isa_current();
-    return isa >= KVL_ISA_AVX512 ? AVX512 : isa == KVL_ISA_AVX2 ? AVX2 : SCALAR;
-}
-
 extern const kvl_linear_isa kvl_linear_isa_scalar, kvl_linear_isa_avx2, kvl_linear_isa_avx512;
 
 const kvl_linear_isa *kvl_linear_isa_now(void) {
-    static const kvl_linear_isa *const kernels[N_LEVELS] = {
-        &kvl_linear_isa_scalar, &kvl_linear_isa_avx2, &kvl_linear_isa_avx512};
-    return kernels[level_now()];
+    static const kvl_linear_isa *const kernels[KVL_N_ISAS] = {
+        &kvl_linear_isa_scalar, &kvl_linear_isa_avx2, &kvl_linear_isa_avx512,
+        &kvl_linear_isa_avx512, &kvl_linear_isa_avx512};
+    return kernels[kvl_isa_current()];
 }
 
 #define DECLARE(name) \
     extern const kvl_weight_codec kvl_weights_##name##_scalar, kvl_weights_##name##_avx2, \
         kvl_weights_##name##_avx512
+/* The two levels above AVX-512 use its kernels... */
 #define ENTRY(name) \
-    { &kvl_weights_##name##_scalar, &kvl_weights_##name##_avx2, &kvl_weights_##name##_avx512 }
+    { \
+        &kvl_weights_##name##_scalar, &kvl_weights_##name##_avx2, &kvl_weights_##name##_avx512, \
+            &kvl_weights_##name##_avx512, &kvl_weights_##name##_avx512 \
+    }
+/* ... unless the format has matrix kernels there. */
+#define MATRIX_ENTRY(name) \
+    { \
+        &kvl_weights_##name##_scalar, &kvl_weights_##name##_avx2, &kvl_weights_##name##_avx512, \
+            &kvl_weights_##name##_avx512_bf16, &kvl_weights_##name##_amx \
+    }
 
 DECLARE(f32);
 DECLARE(f16);
@@ -30,8 +33,9 @@ DECLARE(bf16);
 DECLARE(nf4);
 DECLARE(nf4_dq);
 DECLARE(fp4);
-static const kvl_weight_codec *const formats[][N_LEVELS] = {ENTRY(f32), ENTRY(f16),    ENTRY(bf16),
-                                                        ENTRY(nf4), ENTRY(nf4_dq), ENTRY(fp4)};
+extern const kvl_weight_codec kvl_weights_bf16_avx512_bf16, kvl_weights_bf16_amx;
+static const kvl_weight_codec *const formats[][KVL_N_ISAS] = {
+    ENTRY(f32), ENTRY(f16), MATRIX_ENTRY(bf16), ENTRY(nf4), ENTRY(nf4_dq), ENTRY(fp4)};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 size_t kvl_weight_format_count(void) {
@@ -39,12 +43,12 @@ size_t kvl_weight_format_count(void) {
 }
 
 const kvl_weight_format *kvl_weight_format_at(size_t index) {
-    return index < N_FORMATS ? &formats[index][SCALAR]->format : NULL;
+    return index < N_FORMATS ? &formats[index][KVL_ISA_SCALAR]->format : NULL;
 }
 
 kvl_status kvl_weight_format_find(const char *name, const kvl_weight_format **out) {
     const char *names[N_FORMATS];
-    for (size_t i = 0; i < N_FORMATS; i++) names[i] = formats[i][SCALAR]->format.name;
+    for (size_t i = 0; i < N_FORMATS; i++) names[i] = formats[i][KVL_ISA_SCALAR]->format.name;
     int index = kvl_names_find(name, names, N_FORMATS);
     if (index < 0) {
         char line[512];
@@ -57,7 +61,7 @@ kvl_status kvl_weight_format_find(const char *name, const kvl_weight_format **ou
 
 const kvl_weight_codec *kvl_weight_codec_now(const kvl_weight_format *format) {
     for (size_t i = 0; i < N_FORMATS; i++) {
-        if (&formats[i][SCALAR]->format == format) return formats[i][level_now()];
+        if (&formats[i][KVL_ISA_SCALAR]->format == format) return formats[i][kvl_isa_current()];
     }
     return NULL;
 }
