@@ -8,7 +8,8 @@ writes, from a quantized GGUF file, the same weights rounded to bfloat16:
     DIR/hf/                Hugging Face directory (Transformers, vLLM, bitsandbytes)
     DIR/model-bf16.gguf    GGUF file with bf16 matrices (llama.cpp)
     DIR/model-f16.gguf     the bf16 values as f16 (OpenVINO reads no bf16 from GGUF)
-    DIR/model.json         source and its SHA-256, vocabulary size, control tokens
+    DIR/model.json         source and its SHA-256, vocabulary size, control tokens,
+                           parameters of the layers' matrices
 
 and then reads them back and compares every value with the source, decoded here on its own. bf16
 values below f16's smallest normal may lose bits in f16; their number is printed. Needs torch,
@@ -173,7 +174,9 @@ def describe(reader, source):
         field = reader.get_field("tokenizer.ggml.%s_token_id" % name)
         if field:
             special.add(int(field.contents()))
-    return {"source": os.path.basename(source), "source_sha256": digest, "vocab_size": len(kinds),
+    parameters = sum(int(tensor.n_elements) for tensor in reader.tensors
+                     if tensor.name.startswith("blk.") and len(tensor.shape) > 1)
+    return {"parameters": parameters, "source": os.path.basename(source), "source_sha256": digest, "vocab_size": len(kinds),
             "special_ids": sorted(special)}
 
 

@@ -12,14 +12,15 @@ def fingerprint(kvlab):
 
 
 def environment(kvlab, threads):
-    """env{} of a row, as kvlab describes this machine."""
+    """env{} and ceilings{} of a row, as kvlab describes this machine."""
     command = [kvlab, "bench", "decode", "--model", "synthetic:tiny", "--prompt", "8", "--output",
                "2", "--rounds", "1", "--threads", str(threads), "--out", "-"]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     lines = ended.stdout.splitlines()
     if ended.returncode != 0 or not lines:
         raise ValueError("%s does not measure: %s" % (kvlab, ended.stderr.decode("utf-8", "replace")))
-    return json.loads(lines[-1])["env"]
+    row = json.loads(lines[-1])
+    return row["env"], row["ceilings"]
 
 
 def command(options, system, work, threads):

@@ -97,7 +97,7 @@ class Run:
 
     def prepare(self):
         """What holds for the whole run: the machine, the model, which peers are here."""
-        self.env = kvlab_command.environment(self.options.kvlab, self.threads)
+        self.env, self.ceilings = kvlab_command.environment(self.options.kvlab, self.threads)
         if self.options.converted:
             self.model = works.load_model(self.options.model, self.options.converted)
         for name in self.names:
@@ -171,7 +171,8 @@ class Run:
         task = dict(work, system=name, threads=self.threads,
                     seed=self.options.seed, min_s=self.options.min_s,
                     cold_bytes=max(1 << 28, 4 * (self.env.get("llc_bytes") or 0)),
-                    axes=self.systems[name]["axes"])
+                    axes=self.systems[name]["axes"],
+                    arguments=self.systems[name].get("arguments", {}))
         reference = None
         if work["kind"] in works.MODEL_KINDS:
             if not self.model:
@@ -187,6 +188,9 @@ class Run:
         ids = answer.pop("ids", None)
         if work["kind"] in works.MODEL_KINDS and answer["outcome"] == "ok":
             answer["effective"].update(works.compare_ids(ids, reference))
+            impossible = works.impossible_prefill(work, self.model, answer["metrics"], self.ceilings)
+            if impossible:
+                answer.update(outcome="mismatch", reason=impossible)
         answer["effective"]["versions"] = fingerprint["versions"]
         answer["metrics"].setdefault("rss_peak_bytes", ended.rss_peak_bytes or None)
         answer["metrics"]["wall_s"] = ended.wall_s

@@ -44,7 +44,8 @@ MODEL_KINDS = ("decode", "prefill", "nf4-decode")
 
 
 def load_systems(path=None):
-    """Systems in the order of the file: name -> {adapter, kinds, axes}."""
+    """Systems in the order of the file: name -> {adapter (null: kvlab), kinds of work, axes of its
+    rows, arguments: for a peer an object that its adapter reads, for kvlab more options}."""
     path = path or os.path.join(FOLDER, "systems.json")
     with open(path, encoding="utf-8") as file:
         systems = json.load(file)
@@ -140,6 +141,21 @@ def reference_ids(kvlab, source, work, prompts, threads, folder):
         json.dump(answers, file)
     os.rename(partial, path)
     return answers
+
+
+def impossible_prefill(work, model, metrics, ceilings):
+    """Why the time to the first token cannot be that of a prefill, or None: it would take more than
+    1.5 times the arithmetic that this machine was measured to do. A prompt that was in a cache
+    looks so."""
+    limit = max(ceilings.get("f32_flops_per_s") or 0, ceilings.get("bf16_flops_per_s") or 0)
+    ttft_ms = metrics.get("ttft_ms")
+    if not limit or not ttft_ms:
+        return None
+    rate = 2e3 * model["parameters"] * work["batch"] * work["prompt"] / ttft_ms
+    if rate <= 1.5 * limit:
+        return None
+    return ("a prefill in %.4g ms would be %.4g GFLOP/s where the ceiling is %.4g: a prompt was cached" %
+            (ttft_ms, rate / 1e9, limit / 1e9))
 
 
 def compare_ids(ids, reference):

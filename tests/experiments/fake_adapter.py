@@ -32,8 +32,9 @@ if system == "hang":
     time.sleep(100)
 if system == "nonsense":
     answer({"outcome": "splendid"})
-value = {"slow": 50.0, "fast": 200.0}[system]
+value = {"slow": 50.0, "fast": 200.0, "cached": 9999.0}[system]
 ids = [[5, 6, 7]] if system == "slow" else [[5, 9, 7]]
 answer({"outcome": "ok", "reason": "", "ids": ids if "prompts" in task else None,
-        "metrics": {task["metric"]: value, "odd": "text"}, "samples": {"x": [1]},
+        "metrics": {task["metric"]: value, "odd": "text",
+                    "ttft_ms": 37.0 if system == "cached" else 30000.0}, "samples": {"x": [1]},
         "effective": {"first_ids": task.get("prompts", [[]])[0][:4]}})

@@ -15,5 +15,5 @@ print(json.dumps({
     "axes": {"system": "kvlab", "model": "m", "attention": "flash"}, "effective": {"isa": "avx2"},
     "outcome": "ok", "reason": "",
     "metrics": {"decode_tok_s": 100.0, "prefill_tok_s": 100.0, "time_us": 100.0},
-    "samples": {}, "ceilings": {"threads": 1}, "env": {"host": "h", "llc_bytes": 1, "build": "b"},
+    "samples": {}, "ceilings": {"threads": 1, "f32_flops_per_s": 1e11}, "env": {"host": "h", "llc_bytes": 1, "build": "b"},
     "seed": 1, "repro": "kvlab bench decode"}))

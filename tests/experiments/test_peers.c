@@ -57,7 +57,7 @@ static int make_folder(void **state) {
     write_text("model.json",
                "{\"source_sha256\": "
                "\"9a129038d9a00aed0cf6a7ea059ca50a813449061ab87848cf1a13eafdf33b2c\", "
-               "\"vocab_size\": 49152, \"special_ids\": [1, 2]}");
+               "\"parameters\": 100000000, \"vocab_size\": 49152, \"special_ids\": [1, 2]}");
     return 0;
 }
 
@@ -207,6 +207,24 @@ static void missing_and_dying_peers_are_rows(void **state) {
         0);
     rows = rows_of("e.jsonl");
     assert_string_equal(member(json_array_get(rows, 0), NULL, "outcome"), "skipped");
+    json_decref(rows);
+}
+
+/* 512 tokens through 10^8 parameters in 37 ms are 2,768 GFLOP/s; the ceiling is 100. */
+static void a_cached_prompt_is_no_prefill(void **state) {
+    (void)state;
+    write_text("cached.json",
+               "{\"cached\": {\"adapter\": \"" FAKES "/fake_adapter.py\", \"kinds\": "
+               "[\"prefill\"]}, \"slow\": {\"adapter\": \"" FAKES
+               "/fake_adapter.py\", \"kinds\": [\"prefill\"]}}");
+    assert_int_equal(run_peers("--systems-file cached.json --converted . --work 'prefill 512' "
+                               "--rounds 1 --out h.jsonl"),
+                     4);
+    json_t *rows = rows_of("h.jsonl");
+    assert_string_equal(member(row_of(rows, "slow", 0), NULL, "outcome"), "ok");
+    const json_t *row = row_of(rows, "cached", 0);
+    assert_string_equal(member(row, NULL, "outcome"), "mismatch");
+    assert_non_null(strstr(member(row, NULL, "reason"), "a prompt was cached"));
     json_decref(rows);
 }
 
@@ -363,6 +381,7 @@ int main(void) {
         cmocka_unit_test(rounds_are_interleaved_and_seeded),
         cmocka_unit_test(finished_rounds_are_not_run_again),
         cmocka_unit_test(missing_and_dying_peers_are_rows),
+        cmocka_unit_test(a_cached_prompt_is_no_prefill),
         cmocka_unit_test(bad_input_is_refused),
         cmocka_unit_test(prompts_and_ids_are_those_of_kvlab),
         cmocka_unit_test(rows_become_ratios),

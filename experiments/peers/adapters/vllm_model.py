@@ -23,7 +23,7 @@ class Model:
             model=task["model"]["hf"], dtype="bfloat16", max_model_len=length + 16,
             max_num_seqs=task["batch"], max_num_batched_tokens=task["batch"] * length,
             enable_prefix_caching=False, skip_tokenizer_init=True, async_scheduling=False,
-            seed=task["seed"]).llm_engine
+            seed=task["seed"], **task["arguments"]).llm_engine
         self.running, self.round = [], 0
 
     def collect(self, tokens):
