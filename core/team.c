@@ -70,6 +70,33 @@ void kvl_team_barrier(kvl_worker *worker) {
     worker->wait_ns += kvl_now_ns() - since_ns;
 }
 
+bool kvl_team_claim(kvl_worker *worker, int64_t n, int64_t unit, int64_t *first, int64_t *last) {
+    if (worker->n == 1) {
+        /* The whole at once; the next call ends the round. */
+        bool is_first = worker->claim_base == 0 && n > 0;
+        *first = 0;
+        *last = n;
+        worker->claim_base = is_first;
+        return is_first;
+    }
+    /* A piece is a third of an equal share of what is left, so that the last ones are small. */
+    int64_t at = atomic_load_explicit(&worker->team->n_claimed, memory_order_relaxed), piece;
+    do {
+        int64_t left = worker->claim_base + n - at;
+        if (left <= 0) {
+            worker->claim_base += n;
+            return false;
+        }
+        piece = left / (worker->n + worker->n / 2 + 1);
+        if (piece > unit) piece -= piece % unit;
+        if (piece < 1) piece = 1;
+    } while (!atomic_compare_exchange_weak_explicit(&worker->team->n_claimed, &at, at + piece,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    *first = at - worker->claim_base;
+    *last = *first + piece;
+    return true;
+}
+
 kvl_worker kvl_worker_alone(void) {
     return (kvl_worker){.team = NULL, .index = 0, .n = 1};
 }

@@ -13,6 +13,7 @@
 #define KVL_CORE_TEAM_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct kvl_team {
@@ -21,14 +22,16 @@ typedef struct kvl_team {
      * spin on `opened`. */
     _Alignas(64) _Atomic int n_arrived;
     _Alignas(64) _Atomic uint32_t opened;
-    _Alignas(64) int n_spins; /* before a waiting worker gives its CPU away */
+    _Alignas(64) _Atomic int64_t n_claimed; /* units handed out by kvl_team_claim since the start */
+    _Alignas(64) int n_spins;               /* before a waiting worker gives its CPU away */
 } kvl_team;
 
 typedef struct kvl_worker {
     kvl_team *team;
-    int index;        /* 0 .. team->n_workers - 1 */
-    int n;            /* = team->n_workers */
-    uint64_t wait_ns; /* spent in barriers */
+    int index;          /* 0 .. team->n_workers - 1 */
+    int n;              /* = team->n_workers */
+    uint64_t wait_ns;   /* spent in barriers */
+    int64_t claim_base; /* n_claimed when the current round of claims began */
 } kvl_worker;
 
 /* Opens one region of `n_workers` (>= 1) threads; each calls run(worker, context). When the runtime
@@ -40,6 +43,13 @@ void kvl_team_run(int n_workers, void (*run)(kvl_worker *worker, void *context),
 /* Returns once every worker of the team has called it; what any of them wrote before is visible to
  * all after. */
 void kvl_team_barrier(kvl_worker *worker);
+
+/* Hands out the n units of a stage to whoever is free: some of the units not yet taken as [*first,
+ * *last), large pieces while many are left and small ones at the end, multiples of `unit` where
+ * they are as large. False when none is left; that ends the round for this worker, who must have
+ * called with the same n, and must not claim again before a barrier. For work that is bound by
+ * memory, two equal shares seldom take equal time. */
+bool kvl_team_claim(kvl_worker *worker, int64_t n, int64_t unit, int64_t *first, int64_t *last);
 
 /* A worker that is its own team. */
 kvl_worker kvl_worker_alone(void);

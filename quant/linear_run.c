@@ -384,30 +384,47 @@ static void share_copy(plan *p, kvl_worker *worker) {
     kvl_team_barrier(worker);
 }
 
+static void own_rows(const plan *p, range rows, range panels) {
+    if (p->path == PATH_FEW) {
+        few_rows(p, panels);
+    } else {
+        many_rows(p, rows, panels);
+    }
+}
+
+/* Panels as they are claimed: two equal shares seldom take equal time, and all wait for the last.
+ */
+static void claimed_rows(const plan *p, kvl_worker *worker) {
+    const int64_t unit = p->path == PATH_FEW ? KVL_STREAM_ROWS : GROUP_PANELS;
+    range rows = row_share(p, 0), panels;
+    while (kvl_team_claim(worker, p->layer->n_panels, unit, &panels.from, &panels.end))
+        own_rows(p, rows, panels);
+}
+
 static kvl_status run_share(plan *p, kvl_worker *worker) {
     int panel_shares = p->n_workers / p->row_shares, share = worker->index;
     p->kernel_x = p->x;
     if (p->copies_x && p->path != PATH_FEW) share_copy(p, worker);
+    bool is_own = p->path == PATH_FEW || p->path == PATH_TILE;
+    if (p->path == PATH_FEW && p->copies_x) {
+        copy_float_rows(p, (range){0, p->n_rows}, (float *)p->area);
+        p->kernel_x = (const float *)p->area;
+    }
+    if (is_own && p->n_workers > 1 && p->row_shares == 1) {
+        claimed_rows(p, worker);
+        return KVL_OK;
+    }
     if (share >= panel_shares * p->row_shares) return KVL_OK;
     range rows = row_share(p, share / panel_shares);
     range panels = share_of(p->layer->n_panels, share % panel_shares, panel_shares);
-    switch (p->path) {
-    case PATH_LIBRARY:
-        return library_rows(p, rows, panels);
-    case PATH_MATRIX:
+    if (is_own) {
+        own_rows(p, rows, panels);
+    } else if (p->path == PATH_MATRIX) {
         matrix_rows(p, rows, panels);
-        return KVL_OK;
-    case PATH_FEW:
-        if (p->copies_x) {
-            copy_float_rows(p, rows, (float *)p->area);
-            p->kernel_x = (const float *)p->area;
-        }
-        few_rows(p, panels);
-        return KVL_OK;
-    default:
-        many_rows(p, rows, panels);
-        return KVL_OK;
+    } else {
+        return library_rows(p, rows, panels);
     }
+    return KVL_OK;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */

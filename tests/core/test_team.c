@@ -68,6 +68,39 @@ static void shares_cover_all_once(void **state) {
     }
 }
 
+typedef struct claims {
+    _Atomic int times[7][N]; /* [round][unit] */
+    _Atomic int n_pieces;
+} claims;
+
+static void claim_all(kvl_worker *worker, void *context) {
+    static const int64_t sizes[7] = {N, 0, 1, 2, 36, 7, N - 1};
+    claims *c = context;
+    int64_t first, last;
+    for (int r = 0; r < 7; r++) {
+        while (kvl_team_claim(worker, sizes[r], 6, &first, &last)) {
+            assert_true(first < last && last <= sizes[r]);
+            atomic_fetch_add(&c->n_pieces, 1);
+            for (int64_t i = first; i < last; i++) atomic_fetch_add(&c->times[r][i], 1);
+        }
+        kvl_team_barrier(worker);
+    }
+}
+
+static void claims_hand_out_all_once(void **state) {
+    static const int64_t sizes[7] = {N, 0, 1, 2, 36, 7, N - 1};
+    static claims c;
+    for (int n = 1; n <= 5; n++) {
+        memset(&c, 0, sizeof c);
+        kvl_team_run(n, claim_all, &c, NULL);
+        for (int r = 0; r < 7; r++) {
+            for (int64_t i = 0; i < N; i++) assert_int_equal(c.times[r][i], i < sizes[r]);
+        }
+        /* Alone in one piece each; together in pieces that a late worker can share. */
+        assert_in_range(c.n_pieces, n == 1 ? 6 : 30, n == 1 ? 6 : 400);
+    }
+}
+
 static void late_worker(kvl_worker *worker, void *context) {
     uint64_t start_ns = kvl_now_ns();
     if (worker->index == 0) {
@@ -90,6 +123,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(barriers_order_writes),
         cmocka_unit_test(shares_cover_all_once),
+        cmocka_unit_test(claims_hand_out_all_once),
         cmocka_unit_test(waiting_is_counted),
     };
     kvl_threads_set(0, 0);
