@@ -1,7 +1,8 @@
 /* Ceilings of this machine, measured in the run that uses them: what a perfect kernel could reach.
  *
  *   read_bytes_per_s   read-only bandwidth, all threads of the trial summing a buffer of the same
- *                      size class as what a decode step reads
+ *                      size class as what a decode step reads; the faster of one and of eight
+ *                      streams a thread
  *   f32_flops_per_s    float32 multiply-adds in registers, all threads
  *   bf16_flops_per_s   the faster of float32 and a bf16 matrix product, 512 rows
  */
