@@ -72,6 +72,11 @@ kvl_status kvl_engine_step(kvl_engine *engine, const kvl_step_item *items, int32
 kvl_status kvl_engine_fill_synthetic(kvl_engine *engine, kvl_seq seq, int64_t n_tokens,
                                      uint64_t seed);
 
+/* K and V (either may be NULL) of tokens first .. first + n of `seq` in one layer, decoded to
+ * float32 [n][n_kv_heads * head_dim] host; K stands after RoPE. KVL_ERR_INPUT: out of range. */
+kvl_status kvl_engine_read_kv(kvl_engine *engine, kvl_seq seq, int32_t layer, int64_t first,
+                              int64_t n, float *k, float *v);
+
 /* What really runs, for effective{}: kernel and dtype names and reasons of fallbacks. */
 typedef struct kvl_engine_effective {
     char attention[48], attention_reason[160];

@@ -69,6 +69,7 @@ static kvl_status default_out(const char *workload, char *out, size_t bytes) {
 static void print_end(const kvl_workload_kind *kind, const kvl_sweep_summary *summary,
                       const char *out) {
     kvl_summary_print(stderr, kind, summary->rows);
+    if (kind->note) kind->note(stderr, summary->rows);
     if (summary->signal)
         fprintf(stderr,
                 "kvlab: interrupted with %zu of %zu rows kept; the same command%s goes on\n",
@@ -111,7 +112,11 @@ static kvl_status sweep(const kvl_bench_values *v, const kvl_experiment *experim
     return status;
 }
 
-static kvl_status bench(const kvl_bench_values *v, const kvl_workload_kind *kind, int *code) {
+kvl_bench_values kvl_bench_defaults(void) {
+    return (kvl_bench_values){.rounds = 3, .seed = 1, .timeout_s = 600};
+}
+
+kvl_status kvl_bench_sweep(const kvl_bench_values *v, const kvl_workload_kind *kind, int *code) {
     char build_id[17];
     kvl_experiment experiment = {0};
     kvl_trials trials = {0};
@@ -140,11 +145,11 @@ static kvl_status bench(const kvl_bench_values *v, const kvl_workload_kind *kind
 }
 
 int kvl_bench_run(const kvl_command *self, const kvl_workload_kind *kind, int argc, char **argv) {
-    kvl_bench_values v = {.rounds = 3, .seed = 1, .timeout_s = 600};
+    kvl_bench_values v = kvl_bench_defaults();
     int n_arguments, code = KVL_EXIT_OK;
     bool help_shown;
     kvl_status status = kvl_options_parse(self, argc, argv, &v, NULL, 0, &n_arguments, &help_shown);
     if (status == KVL_OK && help_shown) return kvl_exit_flush(KVL_EXIT_OK);
-    if (status == KVL_OK) status = bench(&v, kind, &code);
+    if (status == KVL_OK) status = kvl_bench_sweep(&v, kind, &code);
     return status == KVL_OK ? kvl_exit_flush(code) : kvl_exit_report(status);
 }

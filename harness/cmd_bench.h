@@ -1,5 +1,5 @@
-/* What `kvlab bench decode`, `attention` and `matmul` share: options of the sweep's policy, the run
- * itself, --dry-run and the table at the end. */
+/* What `kvlab bench decode`, `attention`, `matmul` and `quality` share: options of the sweep's
+ * policy, the run itself, --dry-run and the table at the end. */
 #ifndef KVL_HARNESS_CMD_BENCH_H
 #define KVL_HARNESS_CMD_BENCH_H
 
@@ -25,13 +25,14 @@ typedef struct kvl_bench_values {
         KVL_BENCH_AXIS(ISA, "isa", "NAME,...", "instruction sets (the best here)"), \
         KVL_BENCH_AXIS(DEVICE, "device", "NAME,...", "devices (cpu)")
 
-/* `workload` is a literal, the name in the default file. */
-#define KVL_BENCH_POLICY_OPTIONS(workload) \
+/* `workload` is a literal, the name in the default file; so is `rounds`, their default. */
+#define KVL_BENCH_POLICY_OPTIONS(workload) KVL_BENCH_POLICY_OPTIONS_OF(workload, "3")
+#define KVL_BENCH_POLICY_OPTIONS_OF(workload, n_rounds) \
     {"rounds", \
      KVL_OPT_INT, \
      offsetof(kvl_bench_values, rounds), \
      "N", \
-     "times each trial is measured, interleaved (3)", \
+     "times each trial is measured, interleaved (" n_rounds ")", \
      1, \
      10000}, \
         {"seed", \
@@ -82,6 +83,11 @@ typedef struct kvl_bench_values {
     "stands in results/README.md. Exit codes: 4 when a trial ended oom, timeout, crash or\n" \
     "mismatch; 5 when nothing ran; 130/143 when interrupted (the same command goes on).\n"
 
+/* Values before anything was parsed. */
+kvl_bench_values kvl_bench_defaults(void);
+/* Sweeps and prints the table; *code is the exit code. */
+kvl_status kvl_bench_sweep(const kvl_bench_values *values, const kvl_workload_kind *kind,
+                           int *code);
 /* Parses the command line of `self`, sweeps, prints the table; returns the exit code. */
 int kvl_bench_run(const kvl_command *self, const kvl_workload_kind *kind, int argc, char **argv);
 

@@ -13,6 +13,8 @@
 #include "harness/exit.h"
 #include "harness/kernels/attention.h"
 #include "harness/kernels/matmul.h"
+#include "harness/quality/format_error.h"
+#include "harness/quality/quality.h"
 #include "harness/sweep/child.h"
 #include "harness/trial/ceiling.h"
 #include "harness/trial/trial.h"
@@ -52,8 +54,11 @@ static kvl_status attention(const json_t *spec, json_t **answer) {
 static const struct {
     const char *workload;
     kvl_status (*run)(const json_t *spec, json_t **answer);
-} trials[] = {
-    {"decode", kvl_trial_run}, {"attention", attention}, {"matmul", kvl_matmul_trial_run}};
+} trials[] = {{"decode", kvl_trial_run},
+              {"attention", attention},
+              {"matmul", kvl_matmul_trial_run},
+              {"quality", kvl_quality_trial_run},
+              {"format_error", kvl_format_error_trial_run}};
 
 static kvl_status run_trial(const json_t *spec, json_t **answer) {
     const json_t *workload = json_object_get(spec, "workload");

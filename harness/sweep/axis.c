@@ -32,6 +32,9 @@ static const kvl_axis axes[KVL_N_AXES] = {
     [KVL_AXIS_CAUSAL] = {"causal", "causal", false, 0, 0, NULL},
     [KVL_AXIS_CACHE] = {"cache", "cache", false, 0, 0, NULL},
     [KVL_AXIS_KERNEL] = {"kernel", "kernel", false, 0, 0, NULL},
+    [KVL_AXIS_DATA] = {"data", "data", false, 0, 0, NULL},
+    [KVL_AXIS_FORMAT] = {"format", "format", false, 0, 0, NULL},
+    [KVL_AXIS_BLOCK] = {"block", "block", true, 32, 4096, NULL},
 };
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id) {

@@ -38,6 +38,9 @@ typedef enum kvl_axis_id {
     KVL_AXIS_CAUSAL,
     KVL_AXIS_CACHE,
     KVL_AXIS_KERNEL,
+    KVL_AXIS_DATA,
+    KVL_AXIS_FORMAT,
+    KVL_AXIS_BLOCK,
     KVL_N_AXES
 } kvl_axis_id;
 

@@ -192,7 +192,8 @@ static void add_path(kvl_buffer *out, const char *path) {
 
 char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     kvl_buffer out = {0};
-    kvl_buffer_printf(&out, "kvlab bench %s", workload->kind->name);
+    kvl_buffer_printf(&out, "kvlab bench %s",
+                      workload->kind->command ? workload->kind->command : workload->kind->name);
     for (size_t i = 0; i < trial->kind->n_axes; i++) {
         const kvl_axis_use *use = &trial->kind->axes[i];
         const kvl_axis *axis = kvl_axis_of(use->id);

@@ -67,10 +67,12 @@ static void print_cell(FILE *out, const kvl_summary_column *column, double value
     char text[CELL] = "-";
     if (isfinite(value))
         snprintf(text, sizeof text, "%.*f%s",
-                 value < 10     ? 2
+                 value < 1      ? 3
+                 : value < 10   ? 2
                  : value < 1000 ? 1
                                 : 0,
                  value, is_share(column) && value > 100 ? "!" : "");
+    if (value != 0 && fabs(value) < 0.01) snprintf(text, sizeof text, "%.2e", value);
     fprintf(out, "%*s%s", width_of(column), text, last ? "\n" : "  ");
 }
 

@@ -4,8 +4,10 @@
 #ifndef KVL_HARNESS_WORKLOAD_H
 #define KVL_HARNESS_WORKLOAD_H
 
+#include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "core/status.h"
 #include "harness/sweep/axis.h"
@@ -29,7 +31,8 @@ typedef struct kvl_summary_column {
 } kvl_summary_column;
 
 typedef struct kvl_workload_kind {
-    const char *name; /* in rows, and `kvlab bench NAME` */
+    const char *name;    /* in rows, and `kvlab bench NAME` */
+    const char *command; /* words after `kvlab bench` that run it; NULL: the name */
     const kvl_axis_use *axes;
     size_t n_axes;
     const kvl_summary_column *columns;
@@ -43,11 +46,16 @@ typedef struct kvl_workload_kind {
     /* Bytes that one step or call reads before it reads one of them again: the size class of the
      * trial's read ceiling. */
     uint64_t (*working_set_bytes)(const struct kvl_trial *trial);
+    /* What must be said below the table of these rows; may be NULL. */
+    void (*note)(FILE *out, const json_t *rows);
 } kvl_workload_kind;
 
 extern const kvl_workload_kind kvl_workload_decode;    /* workload_decode.c */
 extern const kvl_workload_kind kvl_workload_attention; /* workload_kernels.c */
 extern const kvl_workload_kind kvl_workload_matmul;
+extern const kvl_workload_kind kvl_workload_quality;      /* workload_quality.c */
+extern const kvl_workload_kind kvl_workload_format_error; /* workload_format_error.c: normals */
+extern const kvl_workload_kind kvl_workload_format_error_model; /* and a model's values */
 
 /* How the workload uses the axis; NULL when it does not. */
 const kvl_axis_use *kvl_workload_use(const kvl_workload_kind *kind, kvl_axis_id id);

@@ -84,8 +84,8 @@ static void all_columns_in_a_stable_order(void **state) {
                         "run,trial,round,workload,outcome,reason,seed,system,model,allocator,"
                         "attention,kv_dtype,weights,compute_dtype,prompt,output,context,batch,"
                         "page_tokens,threads,isa,device,heads,head_dim,shape,window,softcap,causal,"
-                        "cache,kernel,prefill_tok_s,decode_tok_s,",
-                        251);
+                        "cache,kernel,data,format,block,prefill_tok_s,decode_tok_s,",
+                        269);
     const char *end = strchr(out.data, '\n');
     assert_memory_equal(end - 44, &"wall_s,zeta,effective.deterministic,effective.isa"[5], 44);
     size_t n_columns = 1;

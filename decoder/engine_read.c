@@ -1,0 +1,34 @@
+/* What lies in the cache, as numbers: for statistics of real K and V. */
+#include "decoder/engine_internal.h"
+
+/* A run of tokens of one KV head, decoded row by row into rows of `width`. */
+static void read_head(const kvl_kv_view *view, const void *pool, const float *scales, int64_t first,
+                      int64_t n, int32_t head, float *out) {
+    const size_t element = kvl_dtype_bytes(view->dtype);
+    const int64_t width = (int64_t)view->n_kv_heads * view->head_dim;
+    for (int64_t t = 0; t < n; t++) {
+        int64_t at = kvl_kv_offset(view, 0, first + t, head);
+        kvl_decode(view->dtype, (const char *)pool + (size_t)at * element, view->head_dim,
+                   scales ? scales[head] : 1.0f, out + t * width + (int64_t)head * view->head_dim);
+    }
+}
+
+kvl_status kvl_engine_read_kv(kvl_engine *engine, kvl_seq seq, int32_t layer, int64_t first,
+                              int64_t n, float *k, float *v) {
+    int64_t length = kvl_engine_length(engine, seq);
+    if (length < 0) return kvl_fail(KVL_ERR_INPUT, "sequence %d is not alive", seq);
+    if (layer < 0 || layer >= engine->cache.n_layers)
+        return kvl_fail(KVL_ERR_INPUT, "layer %d: the model has %d", layer, engine->cache.n_layers);
+    if (first < 0 || n < 0 || first > length || n > length - first)
+        return kvl_fail(KVL_ERR_INPUT, "K and V of %lld tokens from %lld on: sequence %d has %lld",
+                        (long long)n, (long long)first, seq, (long long)length);
+    int32_t kv_len = (int32_t)length;
+    kvl_kv_view view;
+    kvl_kv_cache_view(&engine->cache, &seq, &kv_len, 1, &view);
+    kvl_kv_cache_layer(&engine->cache, layer, &view);
+    for (int32_t head = 0; head < view.n_kv_heads; head++) {
+        if (k) read_head(&view, view.k_pool, view.k_scale, first, n, head, k);
+        if (v) read_head(&view, view.v_pool, view.v_scale, first, n, head, v);
+    }
+    return KVL_OK;
+}

@@ -1,0 +1,98 @@
+/* quality: one text through a configuration and through the float32 run of the same model. */
+#include <stdio.h>
+#include <string.h>
+
+#include "allocators/allocator.h"
+#include "core/dtype.h"
+#include "harness/sweep/experiment.h"
+
+/* compute_dtype f32 shows what the stored formats cost alone. */
+static const kvl_axis_use axes[] = {
+    {.id = KVL_AXIS_MODEL},
+    {.id = KVL_AXIS_ALLOCATOR},
+    {.id = KVL_AXIS_ATTENTION},
+    {.id = KVL_AXIS_KV_DTYPE},
+    {.id = KVL_AXIS_WEIGHTS},
+    {.id = KVL_AXIS_COMPUTE_DTYPE, .fallback = "f32"},
+    {.id = KVL_AXIS_PROMPT, .option = "tokens", .fallback = "2048"},
+    {.id = KVL_AXIS_PAGE_TOKENS},
+    {.id = KVL_AXIS_THREADS},
+    {.id = KVL_AXIS_ISA},
+    {.id = KVL_AXIS_DEVICE},
+};
+
+static const kvl_summary_column columns[] = {
+    {"ppl", "ppl"},
+    {"mean_kld", "mean KLD"},
+    {"p99_kld", "p99 KLD"},
+    {"same_top1", "same top-1"},
+    {"bits_per_weight", "bits/weight"},
+    {"kv_bytes_per_token", "KV B/token"},
+    {"prefill_tok_s", "prefill tok/s"},
+    {"decode_tok_s", "decode tok/s"},
+};
+
+static void normalise(kvl_trial *trial) {
+    const kvl_allocator *allocator;
+    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
+        !allocator->uses_pages)
+        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
+}
+
+static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
+    int64_t n = trial->numbers[KVL_AXIS_PROMPT];
+    if (n < 2)
+        snprintf(trial->refused, sizeof trial->refused,
+                 "tokens %lld: 2 at least, each but the first is predicted", (long long)n);
+    else if (n > trial->model->max_position)
+        snprintf(trial->refused, sizeof trial->refused, "tokens %lld: the model allows %lld",
+                 (long long)n, (long long)trial->model->max_position);
+    else if (n > trial->model->text_tokens)
+        snprintf(trial->refused, sizeof trial->refused, "tokens %lld: %.120s has %lld tokens",
+                 (long long)n, experiment->workload.text, (long long)trial->model->text_tokens);
+}
+
+/* Bytes of `n` values in the named dtype; block formats count a byte, near enough for a class. */
+static uint64_t dtype_bytes(const char *name, uint64_t n) {
+    kvl_dtype dtype;
+    return n * (kvl_dtype_parse(name, &dtype) == KVL_OK ? kvl_dtype_bytes(dtype) : 1);
+}
+
+/* Of a decode step, which the ceiling is compared with. */
+static uint64_t working_set_bytes(const kvl_trial *trial) {
+    const kvl_model_facts *model = trial->model;
+    return dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
+                       model->parameters - model->embedding_parameters) +
+           dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE],
+                       (uint64_t)trial->numbers[KVL_AXIS_PROMPT] * model->kv_values_per_token);
+}
+
+/* How a file stored its weights decides what "float32" means: said once for each way. */
+static void note(FILE *out, const json_t *rows) {
+    char said[256] = " ";
+    const json_t *row;
+    size_t i;
+    json_array_foreach(rows, i, row) {
+        char name[40];
+        const json_t *effective = json_object_get(row, "effective");
+        const char *source = json_string_value(json_object_get(effective, "source_weights"));
+        if (!source) continue;
+        snprintf(name, sizeof name, " %.36s ", source);
+        if (strstr(said, name) || strlen(said) + strlen(name) >= sizeof said) continue;
+        strcat(said, name + 1);
+        fprintf(out,
+                "The model's file holds %.36s weights: KLD and float32 perplexity are those of its "
+                "weights decoded to float32, not of the model before it was stored so.\n",
+                source);
+    }
+}
+
+const kvl_workload_kind kvl_workload_quality = {.name = "quality",
+                                                .axes = axes,
+                                                .n_axes = sizeof axes / sizeof *axes,
+                                                .columns = columns,
+                                                .n_columns = sizeof columns / sizeof *columns,
+                                                .normalise = normalise,
+                                                .refuse = refuse,
+                                                .working_set_bytes = working_set_bytes,
+                                                .note = note};
