@@ -58,10 +58,12 @@ fi
 
 # Two tests at a time on two cores: threads that wait must not spin.
 export OMP_WAIT_POLICY=passive
+if [ "$full" -eq 1 ]; then export KVL_FULL=1; fi # every format of tests/golden/smollm2/quality.json
 check "test suite (release)" run_suite strict
+unset KVL_FULL
 export ASAN_OPTIONS=detect_leaks=1
-# Two tests take minutes under sanitizers; what they run is sanitized in the tests of its own folder.
-long_tests='test_verify|test_engine_smollm2'
+# Three tests take minutes under sanitizers; what they run is sanitized in the tests of its own folder.
+long_tests='test_verify|test_engine_smollm2|test_quality_smollm2'
 if [ "$full" -eq 1 ]; then
     check "test suite (ASan and UBSan)" run_suite asan
 else

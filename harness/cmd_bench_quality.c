@@ -42,16 +42,37 @@ static const kvl_option options[] = {
     KVL_BENCH_POLICY_OPTIONS_OF("quality", "1"),
 };
 
-/* Axes of the one kind are an error for the other, not silently left out. */
+static const char *option_of(const kvl_workload_kind *kind, kvl_axis_id id) {
+    const kvl_axis_use *use = kvl_workload_use(kind, id);
+    return use && use->option ? use->option : kvl_axis_of(id)->option;
+}
+
+/* Options of the one kind are an error for the other, not silently left out. */
 static kvl_status check(const values *v, const kvl_workload_kind *kind) {
-    for (int id = 0; id < KVL_N_AXES; id++) {
-        if (!v->bench.axes[id] || kvl_workload_use(kind, (kvl_axis_id)id)) continue;
-        return kvl_fail(KVL_ERR_INPUT, "--%s goes %s --format-error%s",
-                        kvl_axis_of((kvl_axis_id)id)->option, v->format_error ? "without" : "with",
-                        v->format_error && !v->bench.axes[KVL_AXIS_MODEL] ? ", or needs --model"
-                                                                          : "");
+    const kvl_bench_values *b = &v->bench;
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        kvl_axis_id id = (kvl_axis_id)i;
+        if (!b->axes[id] || kvl_workload_use(kind, id)) continue;
+        if (!v->format_error)
+            return kvl_fail(KVL_ERR_INPUT, "--%s needs --format-error", option_of(kind, id));
+        if (kvl_workload_use(&kvl_workload_format_error_model, id))
+            return kvl_fail(KVL_ERR_INPUT, "--%s with --format-error needs --model",
+                            option_of(&kvl_workload_format_error_model, id));
+        return kvl_fail(KVL_ERR_INPUT, "--%s plays no part in --format-error", option_of(kind, id));
     }
+    if (!v->format_error) return KVL_OK;
+    if (b->chunk || b->deterministic || b->nf4_block || b->nf4_skip || b->allow_nonfinite)
+        return kvl_fail(KVL_ERR_INPUT, "--chunk, --deterministic, --nf4-block, --nf4-skip and "
+                                       "--allow-nonfinite play no part in --format-error");
+    if (b->text && kind != &kvl_workload_format_error_model)
+        return kvl_fail(KVL_ERR_INPUT, "--text with --format-error needs --model");
     return KVL_OK;
+}
+
+static const kvl_workload_kind *kind_of(const values *v) {
+    if (!v->format_error) return &kvl_workload_quality;
+    return v->bench.axes[KVL_AXIS_MODEL] ? &kvl_workload_format_error_model
+                                         : &kvl_workload_format_error;
 }
 
 static int run(const kvl_command *self, int argc, char **argv) {
@@ -59,16 +80,11 @@ static int run(const kvl_command *self, int argc, char **argv) {
     int n_arguments, code = KVL_EXIT_OK;
     bool help_shown;
     v.bench.rounds = 1; /* the digits are the same each time */
-    v.bench.text = KVL_TEXT_FILE;
     kvl_status status = kvl_options_parse(self, argc, argv, &v, NULL, 0, &n_arguments, &help_shown);
     if (status == KVL_OK && help_shown) return kvl_exit_flush(KVL_EXIT_OK);
-    const kvl_workload_kind *kind = &kvl_workload_quality;
-    if (v.format_error) {
-        bool with_model = v.bench.axes[KVL_AXIS_MODEL] != NULL;
-        kind = with_model ? &kvl_workload_format_error_model : &kvl_workload_format_error;
-        if (!with_model) v.bench.text = NULL;
-    }
+    const kvl_workload_kind *kind = kind_of(&v);
     if (status == KVL_OK) status = check(&v, kind);
+    if (!v.bench.text && kind != &kvl_workload_format_error) v.bench.text = KVL_TEXT_FILE;
     if (status == KVL_OK) status = kvl_bench_sweep(&v.bench, kind, &code);
     return status == KVL_OK ? kvl_exit_flush(code) : kvl_exit_report(status);
 }

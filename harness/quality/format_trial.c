@@ -37,10 +37,10 @@ static kvl_status parse(const json_t *spec, trial *t) {
     t->spec.batch = 1;
     if (t->data == DATA_NORMAL) return KVL_OK;
     KVL_TRY(kvl_spec_text(axes, "model", &t->spec.model));
+    if (t->data == DATA_WEIGHTS) return KVL_OK;
     KVL_TRY(kvl_spec_number(axes, "prompt", 1, INT32_MAX, &t->spec.prompt));
     t->spec.text = json_string_value(json_object_get(workload, "text"));
-    if (t->data != DATA_WEIGHTS && !t->spec.text)
-        return kvl_fail(KVL_ERR_INPUT, "trial spec: workload.text is not a text");
+    if (!t->spec.text) return kvl_fail(KVL_ERR_INPUT, "trial spec: workload.text is not a text");
     return KVL_OK;
 }
 

@@ -57,6 +57,10 @@ extern const kvl_workload_kind kvl_workload_quality;      /* workload_quality.c 
 extern const kvl_workload_kind kvl_workload_format_error; /* workload_format_error.c: normals */
 extern const kvl_workload_kind kvl_workload_format_error_model; /* and a model's values */
 
+/* A note: how the files of the rows' models stored their weights, which decides what "float32"
+ * means. */
+void kvl_workload_note_source(FILE *out, const json_t *rows);
+
 /* How the workload uses the axis; NULL when it does not. */
 const kvl_axis_use *kvl_workload_use(const kvl_workload_kind *kind, kvl_axis_id id);
 

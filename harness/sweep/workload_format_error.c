@@ -93,4 +93,5 @@ const kvl_workload_kind kvl_workload_format_error_model = {
     .normalise = normalise,
     .refuse = refuse,
     .working_set_bytes = working_set_bytes,
+    .note = kvl_workload_note_source,
 };

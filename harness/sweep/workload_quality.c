@@ -67,8 +67,8 @@ static uint64_t working_set_bytes(const kvl_trial *trial) {
                        (uint64_t)trial->numbers[KVL_AXIS_PROMPT] * model->kv_values_per_token);
 }
 
-/* How a file stored its weights decides what "float32" means: said once for each way. */
-static void note(FILE *out, const json_t *rows) {
+/* Said once for each way. */
+void kvl_workload_note_source(FILE *out, const json_t *rows) {
     char said[256] = " ";
     const json_t *row;
     size_t i;
@@ -81,8 +81,8 @@ static void note(FILE *out, const json_t *rows) {
         if (strstr(said, name) || strlen(said) + strlen(name) >= sizeof said) continue;
         strcat(said, name + 1);
         fprintf(out,
-                "The model's file holds %.36s weights: KLD and float32 perplexity are those of its "
-                "weights decoded to float32, not of the model before it was stored so.\n",
+                "The model's file holds %.36s weights: float32 means those, decoded, not the model "
+                "before it was stored so.\n",
                 source);
     }
 }
@@ -95,4 +95,4 @@ const kvl_workload_kind kvl_workload_quality = {.name = "quality",
                                                 .normalise = normalise,
                                                 .refuse = refuse,
                                                 .working_set_bytes = working_set_bytes,
-                                                .note = note};
+                                                .note = kvl_workload_note_source};

@@ -183,6 +183,47 @@ static void rounding_costs_something(void **state) {
     json_decref(a);
 }
 
+/* Which token is predicted from which logits, against one step over the whole text. */
+static void each_token_predicts_the_next(void **state) {
+    enum { N = 45 };
+    kvl_model *model;
+    kvl_quality_token tokens[N - 1];
+    int32_t ids[N];
+    kvl_quality_pass pass = {.ids = ids, .n_tokens = N, .chunk = 8, .tokens = tokens};
+    kvl_seq seq;
+    assert_ok(kvl_model_open(MODEL, 0, &model));
+    int32_t vocab = model->config.vocab_size;
+    for (int i = 0; i < N; i++) ids[i] = (i * i * 7 + 11) % vocab;
+    kvl_engine_options options = kvl_engine_defaults();
+    options.compute_dtype = "f32", options.max_seq_tokens = N;
+    assert_ok(kvl_engine_create(model, &options, NULL, NULL, &pass.measured));
+    assert_ok(kvl_quality_reference(model, N, 8, &pass.reference));
+    assert_ok(kvl_quality_pass_run(&pass));
+    float *logits = malloc((size_t)(N - 1) * (size_t)vocab * sizeof *logits);
+    kvl_engine *engines[2] = {pass.measured, pass.reference};
+    for (int e = 0; e < 2; e++) {
+        assert_ok(kvl_engine_add(engines[e], N - 1, 0, &seq));
+        kvl_step_item item = {seq, ids, N - 1, N - 1};
+        assert_ok(kvl_engine_step(engines[e], &item, 1, logits));
+        for (int t = 0; t < N - 1; t++) {
+            long double sum = 0;
+            for (int v = 0; v < vocab; v++) sum += expl(logits[t * vocab + v]);
+            double nll = (double)(logl(sum) - logits[t * vocab + ids[t + 1]]);
+            near(e ? tokens[t].nll_f32 : tokens[t].nll, nll, 1e-9);
+        }
+    }
+    assert_int_equal(pass.times.prefill.tokens, N - 1);
+    assert_int_equal(pass.times.n_steps, 32);
+    assert_int_equal(pass.times.decode.tokens, 32);
+    assert_int_equal(pass.times.memory.kv_live_bytes,
+                     (N - 1) * pass.times.memory.kv_bytes_per_token);
+    free(logits);
+    kvl_trial_times_free(&pass.times);
+    kvl_engine_destroy(pass.measured);
+    kvl_engine_destroy(pass.reference);
+    kvl_model_close(model);
+}
+
 static void what_is_refused(void **state) {
     json_t *answer, *spec = make_spec("f32", "f32", 1);
     assert_refused(kvl_quality_trial_run(spec, &answer), KVL_ERR_INPUT, "prompt");
@@ -341,6 +382,41 @@ static void values_of_a_model(void **state) {
     kvl_model_close(model);
 }
 
+static json_t *error_answer(const char *data, const char *format, int block, const char *outcome) {
+    json_t *answer,
+        *spec = json_pack("{s:{s:s,s:i,s:s},s:{s:s,s:s,s:s,s:i,s:i,s:i}}", "workload", "name",
+                          "format_error", "seed", 1, "text", TEXT, "axes", "model", MODEL, "data",
+                          data, "format", format, "block", block, "prompt",
+                          strcmp(data, "k") == 0 || strcmp(data, "v") == 0 ? 30 : 0, "threads", 2);
+    assert_ok(kvl_format_error_trial_run(spec, &answer));
+    json_decref(spec);
+    if (strcmp(json_string_value(json_object_get(answer, "outcome")), outcome) != 0)
+        fail_msg("%s", json_string_value(json_object_get(answer, "reason")));
+    return answer;
+}
+
+static void error_trials(void **state) {
+    static const char *const data[] = {"normal", "k", "v", "weights"};
+    for (int i = 0; i < 4; i++) {
+        json_t *a = error_answer(data[i], "nf4_dq", 64, "ok");
+        near(metric(a, "sqnr_db"), -20 * log10(metric(a, "nrmse")), 1e-12);
+        assert_true(metric(a, "nrmse") > 0.05 && metric(a, "nrmse") < 0.2);
+        json_t *layers = json_object_get(json_object_get(a, "samples"), "layer_nrmse");
+        assert_int_equal(json_array_size(layers), i ? 2 : 1);
+        json_decref(a);
+    }
+    json_decref(error_answer("normal", "nf4", 33, "unsupported"));
+    static const char *const wrong[][2] = {
+        {"data", "q"}, {"format", "nf5"}, {"block", "64"}, {"threads", "2"}};
+    for (int i = 0; i < 4; i++) {
+        json_t *answer, *spec = json_pack("{s:{},s:{s:s,s:s,s:i,s:i}}", "workload", "axes", "data",
+                                          "normal", "format", "nf4", "block", 64, "threads", 2);
+        json_object_set_new(json_object_get(spec, "axes"), wrong[i][0], json_string(wrong[i][1]));
+        assert_refused(kvl_format_error_trial_run(spec, &answer), KVL_ERR_INPUT, wrong[i][0]);
+        json_decref(spec);
+    }
+}
+
 /* What is read back is what was stored: V of the first layer does not depend on other tokens. */
 static void read_kv(void **state) {
     kvl_model *model;
@@ -387,11 +463,13 @@ int main(void) {
         cmocka_unit_test(summaries),
         cmocka_unit_test(a_configuration_against_itself),
         cmocka_unit_test(rounding_costs_something),
+        cmocka_unit_test(each_token_predicts_the_next),
         cmocka_unit_test(what_is_refused),
         cmocka_unit_test(refused_points),
         cmocka_unit_test(errors_of_normals),
         cmocka_unit_test(sums_by_hand),
         cmocka_unit_test(values_of_a_model),
+        cmocka_unit_test(error_trials),
         cmocka_unit_test(read_kv),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
