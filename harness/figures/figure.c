@@ -11,7 +11,7 @@
 #include "harness/figures/figure_axes.h"
 #include "harness/figures/stats.h"
 
-enum { TEXT = 128 };
+enum { TEXT = 128, MAX_NAMES = 256 }; /* names: far above what rows have */
 
 /* The trials a figure is made from: groups that --where leaves. */
 typedef struct selection {
@@ -20,9 +20,9 @@ typedef struct selection {
 } selection;
 
 static kvl_status check_axis(const char *option, const char *name) {
-    const char *names[32];
-    size_t n = kvl_figure_axis_count();
-    char line[512];
+    const char *names[MAX_NAMES];
+    size_t n = kvl_figure_axis_count() < MAX_NAMES ? kvl_figure_axis_count() : MAX_NAMES;
+    char line[768];
     for (size_t i = 0; i < n; i++) names[i] = kvl_figure_axis_at(i);
     if (kvl_names_find(name, names, n) >= 0) return KVL_OK;
     kvl_names_unknown(line, sizeof line, "axis", name, names, n);
@@ -294,13 +294,13 @@ static kvl_status place_points(const selection *s, bool bootstrap, kvl_figure *f
 }
 
 static kvl_status check_metric(const selection *s, const kvl_figure *figure) {
-    const char *names[64];
-    size_t n = kvl_metric_count();
+    const char *names[MAX_NAMES];
+    size_t n = kvl_metric_count() < MAX_NAMES ? kvl_metric_count() : MAX_NAMES;
     char line[1024];
     for (size_t i = 0; i < s->n; i++) {
         if (isfinite(kvl_group_median(s->groups[i], figure->y))) return KVL_OK;
     }
-    for (size_t i = 0; i < n && i < 64; i++) names[i] = kvl_metric_at(i)->name;
+    for (size_t i = 0; i < n; i++) names[i] = kvl_metric_at(i)->name;
     if (kvl_names_find(figure->y, names, n) >= 0)
         return kvl_fail(KVL_ERR_INPUT, "--y %s: no trial that ended ok has it", figure->y);
     kvl_names_unknown(line, sizeof line, "metric", figure->y, names, n);
