@@ -46,63 +46,64 @@ static void run_split(kvl_tile *tile, int64_t first, int64_t last, int64_t end, 
     }
 }
 
-static float *partial_of(const kvl_flash_task *task, int32_t row, int64_t split) {
-    return task->partials + (row * task->n_splits + split) * kvl_flash_partial(task->block.args);
+/* Keeps the rows' states of a split, or merges them into the one that each row has. */
+static void put_states(const kvl_flash_task *task, const kvl_tile *tile, int64_t split, bool fresh,
+                       const kvl_tile_state *state) {
+    int64_t ld = tile->ld, size = kvl_flash_partial(task->block.args);
+    for (int32_t r = 0; r < tile->n_rows; r++) {
+        float *into = task->states + r * task->n_states * size;
+        const float *from = state->o + r * ld;
+        if (task->n_states > 1) into += split * size;
+        if (task->n_states > 1 || fresh) {
+            memcpy(into, from, (size_t)ld * sizeof(float));
+            into[ld] = state->max[r];
+            into[ld + 1] = state->sum[r];
+        } else {
+            kvl_state_merge(&into[ld], &into[ld + 1], into, state->max[r], state->sum[r], from, ld);
+        }
+    }
 }
 
-static void keep_partials(const kvl_flash_task *task, const kvl_tile *tile, int64_t split,
-                          const kvl_tile_state *state) {
-    for (int32_t r = 0; r < tile->n_rows; r++) {
-        float *out = partial_of(task, r, split);
-        memcpy(out, state->o + r * tile->ld, (size_t)tile->ld * sizeof(float));
-        out[tile->ld] = state->max[r];
-        out[tile->ld + 1] = state->sum[r];
-    }
+static void store_row(const kvl_flash_task *task, int32_t r, const float *state) {
+    const kvl_attention_args *args = task->block.args;
+    int64_t ld = kvl_tile_stride(args);
+    kvl_row_store(args, kvl_block_token(&task->block, r), kvl_block_head(&task->block, r),
+                  state[ld], state[ld + 1], state);
 }
 
 void KVL_ISA_FN(kvl_flash_block)(const kvl_flash_task *task, float *scratch) {
     kvl_tile tile;
-    kvl_tile_state total, part;
-    int64_t ld = kvl_tile_stride(task->block.args), first, last;
+    kvl_tile_state state;
+    int64_t first, last, task_end = task->split_last * KVL_SPLIT_KEYS;
     kvl_tile_load_q(&tile, &task->block, scratch);
+    tile.next_head = task->next_head;
+    tile.next_key = task->next_key;
     float *s = scratch + kvl_tile_scratch(task->block.args);
-    total.o = s + KVL_BLOCK_ROWS * KVL_TILE_KEYS;
-    part.o = total.o + KVL_BLOCK_ROWS * ld;
-    kvl_state_reset(&total, &tile);
+    state.o = s + KVL_BLOCK_ROWS * KVL_TILE_KEYS;
     kvl_block_keys(&task->block, &first, &last);
-    int64_t end =
-        task->split_last * KVL_SPLIT_KEYS < last ? task->split_last * KVL_SPLIT_KEYS : last;
     for (int64_t split = task->split_first; split < task->split_last; split++) {
         int64_t from = split * KVL_SPLIT_KEYS, to = from + KVL_SPLIT_KEYS;
         if (from < first) from = first;
         if (to > last) to = last;
         if (from < to) {
-            run_split(&tile, from, to, end, s, &part);
+            run_split(&tile, from, to, task_end < last ? task_end : last, s, &state);
         } else {
-            kvl_state_reset(&part, &tile);
+            kvl_state_reset(&state, &tile);
         }
-        if (task->partials) {
-            keep_partials(task, &tile, split, &part);
-            continue;
-        }
-        for (int32_t r = 0; r < tile.n_rows; r++)
-            kvl_state_merge(&total.max[r], &total.sum[r], total.o + r * ld, part.max[r],
-                            part.sum[r], part.o + r * ld, ld);
+        put_states(task, &tile, split, task->fresh && split == task->split_first, &state);
     }
-    if (task->partials) return;
+    if (!task->store) return;
     for (int32_t r = 0; r < tile.n_rows; r++)
-        kvl_row_store(task->block.args, kvl_block_token(&task->block, r),
-                      kvl_block_head(&task->block, r), total.max[r], total.sum[r],
-                      total.o + r * ld);
+        store_row(task, r, task->states + r * kvl_flash_partial(task->block.args));
 }
 
 void KVL_ISA_FN(kvl_flash_merge)(const kvl_flash_task *task, int32_t row) {
-    int64_t ld = kvl_tile_stride(task->block.args);
-    float *into = partial_of(task, row, task->split_first);
+    int64_t ld = kvl_tile_stride(task->block.args), size = kvl_flash_partial(task->block.args);
+    float *states = task->states + row * task->n_states * size;
+    float *into = states + task->split_first * size;
     for (int64_t split = task->split_first + 1; split < task->split_last; split++) {
-        const float *from = partial_of(task, row, split);
+        const float *from = states + split * size;
         kvl_state_merge(&into[ld], &into[ld + 1], into, from[ld], from[ld + 1], from, ld);
     }
-    kvl_row_store(task->block.args, kvl_block_token(&task->block, row),
-                  kvl_block_head(&task->block, row), into[ld], into[ld + 1], into);
+    store_row(task, row, into);
 }

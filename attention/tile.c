@@ -124,6 +124,7 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     tile->scale = args->scale * (kv->k_scale ? kv->k_scale[block->kv_head] : 1.0f);
     if (kv->dtype == KVL_FP8_E4M3) tile->scale *= 256.0f;
     tile->found[0].start = tile->found[1].start = -1;
+    tile->next_key = -1;
     tile->q = scratch;
     tile->k_wide = tile->q + KVL_BLOCK_ROWS * tile->ld;
     tile->v_wide = tile->k_wide + KVL_TILE_KEYS * tile->ld;
@@ -146,14 +147,14 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     }
 }
 
-static void find_rows(const kvl_tile *tile, kvl_rows *rows, int64_t start, int64_t from,
-                      int64_t to) {
-    const kvl_kv_view *kv = tile->block->args->kv;
+static void find_rows(const kvl_attention_block *block, int32_t head, kvl_rows *rows, int64_t start,
+                      int64_t from, int64_t to) {
+    const kvl_kv_view *kv = block->args->kv;
     int64_t bytes = kvl_stored_bytes(kv->dtype), stride = kv->token_stride * bytes;
     rows->start = start;
     for (int64_t t = from; t < to;) {
         int64_t offset;
-        int64_t n = kvl_kv_run(kv, tile->block->seq, t, to, tile->block->kv_head, &offset);
+        int64_t n = kvl_kv_run(kv, block->seq, t, to, head, &offset);
         const char *k = (const char *)kv->k_pool + offset * bytes;
         const char *v = (const char *)kv->v_pool + offset * bytes;
         for (int64_t i = 0; i < n; i++) {
@@ -205,6 +206,34 @@ static void widen_tile(kvl_tile *tile, int32_t low, int32_t high, int want) {
     tile->dtype = KVL_F32;
 }
 
+/* Where what comes after a tile lies; without anything to come, the tile itself. */
+static void look_ahead(kvl_tile *tile, kvl_rows *now, kvl_rows *next, int64_t low, int64_t end) {
+    int64_t after = now->start + KVL_TILE_KEYS, from = after, to = end;
+    int32_t head = tile->block->kv_head;
+    bool other = after >= end && tile->next_key >= 0;
+    tile->ahead = now;
+    if (other) {
+        int64_t first, last;
+        kvl_block_keys(tile->block, &first, &last);
+        after = tile->next_key;
+        from = after > first ? after : first;
+        after = from & ~(int64_t)(KVL_TILE_KEYS - 1);
+        to = last;
+        head = tile->next_head;
+    }
+    if (after >= to || from >= to) return;
+    if (to > after + KVL_TILE_KEYS) to = after + KVL_TILE_KEYS;
+    find_rows(tile->block, head, next, after, from, to);
+    /* What it lacks of a whole tile is prefetched as this tile's own rows. */
+    for (int64_t j = low & ~(int64_t)7; j < KVL_TILE_KEYS; j++) {
+        if (j >= from - after && j < to - after) continue;
+        next->k[j] = now->k[j];
+        next->v[j] = now->v[j];
+    }
+    if (other) next->start = -1; /* it is not this block's */
+    tile->ahead = next;
+}
+
 static int32_t clamp_tile(int64_t x) {
     return (int32_t)(x < 0 ? 0 : x > KVL_TILE_KEYS ? KVL_TILE_KEYS : x);
 }
@@ -213,23 +242,11 @@ void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int6
     const kvl_kv_view *kv = tile->block->args->kv;
     kvl_rows *now = &tile->found[start / KVL_TILE_KEYS & 1];
     kvl_rows *next = &tile->found[(start / KVL_TILE_KEYS & 1) ^ 1];
-    int64_t after = start + KVL_TILE_KEYS;
-    if (now->start != start) find_rows(tile, now, start, from, to);
-    tile->ahead = now;
-    if (after < end) {
-        find_rows(tile, next, after, after,
-                  end - after < KVL_TILE_KEYS ? end : after + KVL_TILE_KEYS);
-        /* The last tile may be short: what lies past it is prefetched as this tile's own rows. */
-        int64_t short_by = (from - start) & ~(int64_t)7;
-        for (int64_t j = end - after > short_by ? end - after : short_by; j < KVL_TILE_KEYS; j++) {
-            next->k[j] = now->k[j];
-            next->v[j] = now->v[j];
-        }
-        tile->ahead = next;
-    }
+    if (now->start != start) find_rows(tile->block, tile->block->kv_head, now, start, from, to);
+    int32_t low = (int32_t)(from - start), high = (int32_t)(to - start);
+    look_ahead(tile, now, next, low, end);
     tile->rows = now;
     tile->dtype = kv->dtype;
-    int32_t low = (int32_t)(from - start), high = (int32_t)(to - start);
     tile->low = low;
     tile->high = high;
     bool widen = tile->widen;

@@ -46,7 +46,9 @@ typedef struct kvl_tile {
     kvl_rows found[2], wide; /* of this and the next tile in the pool; of the widened copy */
     const kvl_rows *rows;    /* what scores and values read */
     const kvl_rows *ahead;   /* what they prefetch */
-    kvl_dtype dtype;         /* of `rows`: the pool's, or f32 when widened */
+    int32_t next_head; /* what follows the last tile, to be prefetched: a KV head and a key, */
+    int64_t next_key;  /* or -1 for nothing */
+    kvl_dtype dtype;   /* of `rows`: the pool's, or f32 when widened */
     float *q, *k_wide, *v_wide, *k_turned; /* scratch; k_turned: see widen_tile */
 } kvl_tile;
 
@@ -118,7 +120,8 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
 
 /* Stage load: finds the rows of keys [from, to) of the tile that starts at absolute key `start`,
  * widens K, V or both where that pays, and sets each row's range in the tile. Also finds the rows
- * of the tile after it when keys go on up to `end`, so that the other stages can prefetch them.
+ * of the tile after it when keys go on up to `end`, or of the caller's next task, so that the other
+ * stages can prefetch them.
  * This is the only place that sees pages. */
 typedef enum kvl_want { KVL_WANT_K = 1, KVL_WANT_V = 2 } kvl_want;
 void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int64_t end, int want);

@@ -14,16 +14,19 @@ static inline int keys_of(int rows) {
     return rows == 1 ? 8 : rows == 4 ? 2 : 4;
 }
 
-/* acc[a][b] += q_a . k_b over `vecs` vectors from v on (a multiple of 4). Q stays in registers
- * for all keys, which halves the loads. */
+/* acc[a][b] += q_a . k_b over `vecs` vectors from v on (a multiple of 4). Q stays in registers for
+ * all keys, which halves the loads; of three rows only two, as twelve sums leave no room. */
 KVL_INLINE void score_vectors(kvl_dtype dtype, int rows, int vecs, const void *const *k,
                               const float *q, int64_t v, vf acc[4][8]) {
+    const int held = rows == 3 ? 2 : rows;
     for (int c = 0; c < vecs; c++) {
+        const float *part = q + c * rows * KVL_VL;
         vf query[4];
-        for (int a = 0; a < rows; a++) query[a] = vf_load_f32(q + (c * rows + a) * KVL_VL);
+        for (int a = 0; a < held; a++) query[a] = vf_load_f32(part + a * KVL_VL);
         for (int b = 0; b < keys_of(rows); b++) {
             vf key = kvl_vector(dtype, k[b], v + c, c);
-            for (int a = 0; a < rows; a++) acc[a][b] = vf_fma(query[a], key, acc[a][b]);
+            for (int a = 0; a < held; a++) vf_fma_to(&acc[a][b], query[a], key);
+            for (int a = held; a < rows; a++) vf_fma_from(&acc[a][b], key, part + a * KVL_VL);
         }
         KVL_LOAD_LATER();
     }

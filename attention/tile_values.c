@@ -8,35 +8,46 @@ typedef struct place {
     const float *p;
     float *o;
     int64_t ldp, ldo, v;
+    /* Few rows pass at the speed of memory. While they pass over a column of a tile they ask for
+     * their part of the next tile's V in the order in which it lies in memory (columns would be as
+     * many lines, but out of the hardware's step): a row every `fetch_every` keys, a power of two,
+     * from `fetch_from` on. */
+    int32_t fetch_every, fetch_from;
+    int64_t fetch_bytes; /* of a row; 0: none */
 } place;
 
 /* o[a][c] += p[a][j] v[j][c] for `rows` rows and `vecs` vectors, keys lo..hi; `which` = the first
- * vector's number modulo 4. Few rows pass at the speed of memory: the column's first asks for the
- * same piece of the next tile's row. f32 is mostly a widened copy, for which there is nothing to
- * ask. */
+ * vector's number modulo 4. */
 KVL_INLINE void value_tile(kvl_dtype dtype, int rows, int vecs, int which, const place *at,
                            int32_t lo, int32_t hi) {
     const int64_t v = at->v + which, ldp = at->ldp, ldo = at->ldo;
-    const int64_t bytes = KVL_VL * kvl_stored_bytes(dtype), column = at->v * bytes;
-    const void *const *row = at->rows, *const *ahead = at->ahead;
+    const void *const *row = at->rows;
+    const void *const *ahead = at->ahead + at->fetch_from;
+    const int64_t fetch_bytes = at->fetch_bytes;
+    const int32_t every = at->fetch_every;
     const float *p = at->p;
     float *o = at->o + v * KVL_VL;
     vf acc[4][4];
     for (int a = 0; a < rows; a++) {
         for (int c = 0; c < vecs; c++) acc[a][c] = vf_load_f32(o + a * ldo + c * KVL_VL);
     }
-    for (int32_t j = lo; j < hi; j++) {
-        const void *value_row = row[j];
-        vf weight[4];
-        for (int a = 0; a < rows; a++) weight[a] = vf_set1(p[a * ldp + j]);
+    for (int32_t j = lo; j < hi;) {
+        /* f32 is mostly a widened copy, for which there is nothing to fetch. */
+        int32_t stop = which == 0 && dtype != KVL_F32 ? (j & -every) + every : hi;
+        if (stop > hi) stop = hi;
         if (which == 0 && dtype != KVL_F32) {
-            for (int64_t b = 0; b < 4 * bytes; b += 64)
-                __builtin_prefetch((const char *)ahead[j] + column + b, 0, 2);
+            const char *next = ahead[j / every];
+            for (int64_t b = 0; b < fetch_bytes; b += 64) __builtin_prefetch(next + b, 0, 2);
         }
-        for (int c = 0; c < vecs; c++) {
-            vf value = kvl_vector(dtype, value_row, v + c, which + c);
-            for (int a = 0; a < rows; a++) acc[a][c] = vf_fma(weight[a], value, acc[a][c]);
-            KVL_LOAD_LATER();
+        for (; j < stop; j++) {
+            const void *value_row = row[j];
+            vf weight[4];
+            for (int a = 0; a < rows; a++) weight[a] = vf_set1(p[a * ldp + j]);
+            for (int c = 0; c < vecs; c++) {
+                vf value = kvl_vector(dtype, value_row, v + c, which + c);
+                for (int a = 0; a < rows; a++) acc[a][c] = vf_fma(weight[a], value, acc[a][c]);
+                KVL_LOAD_LATER();
+            }
         }
     }
     for (int a = 0; a < rows; a++) {
@@ -109,14 +120,25 @@ KVL_INLINE void value_rows(kvl_dtype dtype, const kvl_tile *tile, const place *a
 
 KVL_INLINE void values_of(kvl_dtype dtype, const kvl_tile *tile, const float *p, int64_t ldp,
                           float *o) {
-    const void *const *rows = tile->rows->v;
+    const bool copied = tile->rows == &tile->wide;
+    const int64_t row_bytes = tile->n_vecs * KVL_VL * kvl_stored_bytes(dtype);
+    /* As many keys as columns, so that all columns together fetch all rows; a power of two. */
+    int32_t every = 1;
+    while (every * 4 < tile->n_vecs) every *= 2;
     for (int64_t v = 0; v < tile->n_vecs; v += 4) {
         for (int32_t r = 0, n; r < tile->n_rows; r += n) {
             n = kvl_rows_next(tile->n_rows - r);
-            bool fetch = r == 0 && tile->rows != &tile->wide;
-            place at = {
-                rows, fetch ? tile->ahead->v : rows, p + r * ldp, o + r * tile->ld, ldp, tile->ld,
-                v};
+            bool fetch = r == 0 && !copied;
+            place at = {.rows = tile->rows->v,
+                        .ahead = tile->ahead->v,
+                        .p = p + r * ldp,
+                        .o = o + r * tile->ld,
+                        .ldp = ldp,
+                        .ldo = tile->ld,
+                        .v = v,
+                        .fetch_every = fetch ? every : KVL_TILE_KEYS,
+                        .fetch_from = fetch ? (int32_t)(v / 4) * (KVL_TILE_KEYS / every) : 0,
+                        .fetch_bytes = fetch ? row_bytes : 0};
             value_rows(dtype, tile, &at, r, n, v + 4 <= tile->n_vecs);
         }
     }

@@ -13,6 +13,7 @@
  *     e4m3, e5m2  of 4 * KVL_VL codes, 0 and 1: the lower and the upper half of the even ones, 2
  *                 and 3: of the odd ones. e4m3 gives value / 256 (its bits as an f16) and takes
  *                 NaN codes for numbers: ask vf_nan_e4m3 first.
+ *   vf_fma_from(&sum, a, p): sum += a * the vector at p
  *   vf_transpose(in, ldi, out, ldo)  out[c * ldo + r] = in[r * ldi + c], r, c < KVL_VL
  *
  * scalar is plain C with compiler vectors of 4 floats (any CPU); its fma rounds twice. Everything

@@ -39,6 +39,12 @@ static inline vf vf_fma(vf a, vf b, vf c) {
 static inline void vf_fma_to(vf *sum, vf a, vf b) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
 }
+/* *sum += a * b[0 .. KVL_VL), b read by the instruction: a register less. */
+static inline void vf_fma_from(vf *sum, vf a, const float *b) {
+    __asm__("vfmadd231ps %2, %1, %0"
+            : "+x"(*sum)
+            : "x"(a), "m"(*(const __m256_u *)(const void *)b));
+}
 /* The second operand where either is NaN. */
 static inline vf vf_max(vf a, vf b) {
     return _mm256_max_ps(a, b);

@@ -37,6 +37,9 @@ static inline vf vf_fma(vf a, vf b, vf c) {
 static inline void vf_fma_to(vf *sum, vf a, vf b) {
     *sum = vf_fma(a, b, *sum);
 }
+static inline void vf_fma_from(vf *sum, vf a, const float *b) {
+    *sum = vf_fma(a, vf_load_f32(b), *sum);
+}
 /* The second operand where either is NaN. */
 static inline vf vf_max(vf a, vf b) {
     return _mm512_max_ps(a, b);

@@ -38,6 +38,9 @@ static inline vf vf_fma(vf a, vf b, vf c) {
 static inline void vf_fma_to(vf *sum, vf a, vf b) {
     *sum = vf_fma(a, b, *sum);
 }
+static inline void vf_fma_from(vf *sum, vf a, const float *b) {
+    *sum = vf_fma(a, vf_load_f32(b), *sum);
+}
 static inline vf kvl_blend(kvl_vi mask, vf yes, vf no) {
     return (vf)(((kvl_vi)yes & mask) | ((kvl_vi)no & ~mask));
 }

@@ -250,6 +250,89 @@ static void far_offsets(void **state) {
     tensors_free(&t);
 }
 
+/* One key: its weight is 1, so O is V's row to the bit, whatever the kernel does to widen it. All
+ * codes of 8 bits, NaN and infinities too, by groups that take each register tile and by as many
+ * rows as take the widened copy. */
+static void all_codes(const call *c, const tensors *t, const void *extra) {
+    const shape *s = &t->shape;
+    for (int64_t i = 0; i < t->n_q * s->n_q_heads * s->head_dim; i++) {
+        double got = value_at(KVL_F32, c->o, i),
+               want = value_at(s->kv_dtype, t->v, i % s->head_dim);
+        if (isnan(want) ? !isnan(got) : got != want)
+            fail_msg("%s, %d heads: o[%d] = %g, not %g", kvl_isa_name(kvl_isa_current()),
+                     s->n_q_heads, (int)i, got, want);
+    }
+}
+
+static void every_fp8_code(void **state) {
+    static const int32_t group[] = {1, 2, 3, 4, 5, 8, 9, 12, 13, 20};
+    for (int dtype = KVL_FP8_E4M3; dtype <= KVL_FP8_E5M2; dtype++) {
+        for (size_t i = 0; i < sizeof group / sizeof *group; i++) {
+            shape s = one(1, 1, 256);
+            s.n_q_heads = group[i];
+            s.kv_dtype = (kvl_dtype)dtype;
+            tensors t = tensors_make(&s, 3);
+            memset(t.k, 0, 256);
+            for (int code = 0; code < 256; code++) t.v[code] = (uint8_t)code;
+            for_modules(&t, 0, all_codes, NULL);
+            tensors_free(&t);
+        }
+    }
+}
+
+/* A NaN code in one key's K or V makes NaN of what sees it, by formats with a fast way that does
+ * not know NaN: the rows before it keep their values to the bit. */
+static void nan_reaches_what_sees_it(const call *c, const tensors *t, const void *extra) {
+    const shape *s = &t->shape;
+    int32_t bad = *(const int32_t *)extra;
+    for (int64_t i = 0; i < t->n_q * s->n_q_heads; i++) {
+        bool sees_it = s->kv_lens[0] - s->q_lens[0] + i / s->n_q_heads >= bad;
+        int n_nan = 0;
+        for (int32_t d = 0; d < s->head_dim; d++)
+            n_nan += isnan(value_at(KVL_F32, c->o, i * s->head_dim + d));
+        if (sees_it ? n_nan == 0 : n_nan != 0)
+            fail_msg("%s: row %d has %d NaN, key %d", kvl_isa_name(kvl_isa_current()), (int)i,
+                     n_nan, bad);
+    }
+}
+
+static void nan_codes(void **state) {
+    static const int32_t dims[] = {64, 72, 128}, bad[] = {0, 37, 129};
+    for (int in_v = 0; in_v < 2; in_v++) {
+        for (size_t i = 0; i < 3; i++) {
+            for (int32_t q_len = 1; q_len <= 40; q_len += 39) {
+                shape s = one(q_len, 130, dims[i]);
+                s.n_q_heads = 4;
+                s.kv_dtype = KVL_FP8_E4M3;
+                tensors t = tensors_make(&s, 9);
+                uint8_t *codes = in_v ? t.v : t.k;
+                for (int64_t j = 0; j < 130 * dims[i]; j++) {
+                    if ((codes[j] & 0x7f) == 0x7f) codes[j] = 0;
+                }
+                codes[bad[i] * dims[i] + 5] = i == 1 ? 0xff : 0x7f;
+                for_modules(&t, 16, nan_reaches_what_sees_it, &bad[i]);
+                tensors_free(&t);
+            }
+        }
+    }
+}
+
+/* Decode over shuffled pages: rows that end in each part of a tile, a split and a page. */
+static void decode_lengths(void **state) {
+    static const int32_t lens[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 511, 512, 513, 1030};
+    static const int32_t dims[] = {64, 80, 96, 112, 128};
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
+        for (int dtype = KVL_F16; dtype <= KVL_FP8_E5M2; dtype++) {
+            shape s = one(1, lens[i], dims[(i + (size_t)dtype) % 5]);
+            s.n_kv_heads = 2;
+            s.n_q_heads = 2 * (1 + (int32_t)(i + (size_t)dtype) % 8);
+            s.kv_dtype = (kvl_dtype)dtype;
+            s.window = i % 3 ? 0 : 70;
+            against_oracle(&s, i + 1, i % 2 ? 16 : 17);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flat_softmax),   cmocka_unit_test(alternating_rows),
@@ -257,6 +340,8 @@ int main(void) {
         cmocka_unit_test(nothing_to_see), cmocka_unit_test(groups),
         cmocka_unit_test(head_dims),      cmocka_unit_test(one_hot),
         cmocka_unit_test(rising_scores),  cmocka_unit_test(far_offsets),
+        cmocka_unit_test(every_fp8_code), cmocka_unit_test(nan_codes),
+        cmocka_unit_test(decode_lengths),
     };
     if (kvl_isa_init() != KVL_OK) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
