@@ -10,7 +10,6 @@
 
 #include <math.h>
 
-#include "attention/flash_amx.h"
 #include "attention/modules.h"
 #include "core/checked.h"
 
@@ -29,14 +28,6 @@ static const block_fn block_fns[] = {kvl_flash_block_scalar, kvl_flash_block_avx
                                      kvl_flash_block_avx512};
 static const merge_fn merge_fns[] = {kvl_flash_merge_scalar, kvl_flash_merge_avx2,
                                      kvl_flash_merge_avx512};
-
-static block_fn block_now(const kvl_attention_args *args) {
-    return kvl_flash_uses_amx(args) ? kvl_flash_block_amx : block_fns[kvl_attention_variant()];
-}
-
-static int64_t scratch_floats(const kvl_attention_args *args) {
-    return kvl_flash_uses_amx(args) ? kvl_flash_amx_scratch(args) : kvl_flash_scratch(args);
-}
 
 /* From this many blocks a worker on, the last ones end close enough together. */
 enum { QUEUE_BLOCKS = 4, QUEUE_ROWS = 17 };
@@ -62,15 +53,9 @@ static flash_plan plan(const kvl_attention_args *args) {
     bool fits = kvl_mul_u64(state, p.queued ? 1 : (uint64_t)n_heads, &p.states_bytes) &&
                 kvl_mul_u64(p.states_bytes, (uint64_t)p.n_splits, &p.slot_bytes) &&
                 kvl_mul_u64(p.slot_bytes, n_slots, &slots_bytes) &&
-<<<<<<< HEAD
                 kvl_add_u64(p.scratch_bytes, p.states_bytes, &worker_bytes) &&
                 kvl_mul_u64(worker_bytes, (uint64_t)args->n_threads, &worker_bytes) &&
                 kvl_add_u64(p.queue_bytes, worker_bytes, &p.total_bytes) &&
-=======
-                kvl_mul_u64((uint64_t)args->n_threads,
-                            (uint64_t)scratch_floats(args) * sizeof(float), &p.scratch_bytes) &&
-                kvl_add_u64(p.queue_bytes, p.scratch_bytes, &p.total_bytes) &&
->>>>>>> 876161c (wipf)
                 kvl_add_u64(p.total_bytes, slots_bytes, &p.total_bytes);
     if (!fits) p.total_bytes = UINT64_MAX;
     return p;
@@ -81,8 +66,7 @@ static uint64_t flash_workspace_bytes(const kvl_attention_args *args) {
 }
 
 static void flash_supports(const kvl_attention_args *args, kvl_attention_choice *choice) {
-    kvl_isa isa = kvl_flash_uses_amx(args) ? KVL_ISA_AMX : kvl_attention_variant();
-    kvl_attention_supports(args, "flash", isa, KVL_FLASH_HEAD_DIM_MAX, choice);
+    kvl_attention_supports(args, "flash", kvl_attention_variant(), KVL_FLASH_HEAD_DIM_MAX, choice);
 }
 
 /* All splits that hold a key of the block; one, empty, when it sees none. */
@@ -151,7 +135,6 @@ static int slot_of(const walk *w, const group *g) {
     return -1;
 }
 
-<<<<<<< HEAD
 /* The group's task for one head, its states in place. */
 static kvl_flash_task head_task(const walk *w, const group *g, int slot, int32_t head) {
     kvl_flash_task task = g->whole;
@@ -162,25 +145,6 @@ static kvl_flash_task head_task(const walk *w, const group *g, int slot, int32_t
     if (slot >= 0) states = (float *)(void *)(w->slots + (uint64_t)slot * w->plan->slot_bytes);
     task.states = states + head * size * task.n_states;
     return task;
-=======
-typedef enum pass { COMPUTE, MERGE } pass;
-
-/* This worker's part of one block; tells whether the block is cut. */
-static bool pass_block(const walk *w, kvl_worker *worker, pass what, const kvl_flash_task *whole,
-                       double cost, float *scratch, char *slots) {
-    int slot = whole->split_last - whole->split_first > 1 ? cut_of(w, whole, cost) : -1;
-    kvl_flash_task task = *whole;
-    if (slot >= 0) task.partials = (float *)(void *)(slots + (uint64_t)slot * w->plan->slot_bytes);
-    if (what == COMPUTE) {
-        task.split_first = cut_at(w, whole, cost, border(w, worker->index));
-        task.split_last = cut_at(w, whole, cost, border(w, worker->index + 1));
-        if (task.split_first < task.split_last) block_now(w->args)(&task, scratch);
-    } else if (slot >= 0) {
-        for (int32_t r = worker->index; r < task.block.n_rows; r += worker->n)
-            merge_fns[kvl_attention_variant()](&task, r);
-    }
-    return slot >= 0;
->>>>>>> 876161c (wipf)
 }
 
 static void compute_group(const walk *w, const group *g, int slot) {
@@ -236,7 +200,6 @@ static void run_line(walk *w) {
 
 static void flash_share(kvl_worker *worker, const kvl_attention_args *args) {
     flash_plan p = plan(args);
-<<<<<<< HEAD
     uint64_t worker_bytes = p.scratch_bytes + p.states_bytes;
     char *workers = (char *)args->workspace + p.queue_bytes;
     char *mine = workers + (uint64_t)worker->index * worker_bytes;
@@ -244,11 +207,6 @@ static void flash_share(kvl_worker *worker, const kvl_attention_args *args) {
     w.scratch = (float *)(void *)mine;
     w.states = (float *)(void *)(mine + p.scratch_bytes);
     w.slots = workers + (uint64_t)args->n_threads * worker_bytes;
-=======
-    kvl_block_queue *queue = args->workspace;
-    char *scratch = (char *)args->workspace + p.queue_bytes;
-    uint64_t mine = (uint64_t)worker->index * (uint64_t)scratch_floats(args) * sizeof(float);
->>>>>>> 876161c (wipf)
     if (!p.queued) {
         run_line(&w);
         return;
@@ -258,15 +216,10 @@ static void flash_share(kvl_worker *worker, const kvl_attention_args *args) {
     kvl_team_barrier(worker);
     kvl_attention_block block;
     while (kvl_queue_take(queue, args, &block)) {
-<<<<<<< HEAD
         kvl_flash_task task = whole_block(&block);
         task.states = w.states;
         task.fresh = task.store = true;
         block_fns[kvl_attention_variant()](&task, w.scratch);
-=======
-        kvl_flash_task task = whole_block(&block, &p);
-        block_now(args)(&task, (float *)(void *)(scratch + mine));
->>>>>>> 876161c (wipf)
     }
 }
 

@@ -35,7 +35,6 @@ static uint64_t reference_workspace_bytes(const kvl_attention_args *args) {
 
 static void reference_supports(const kvl_attention_args *args, kvl_attention_choice *choice) {
     kvl_attention_supports(args, "reference", KVL_ISA_SCALAR, INT32_MAX, choice);
-    choice->p_dtype = KVL_F64;
 }
 
 typedef struct row {

@@ -219,11 +219,11 @@ static void check_property(bench *b) {
 static void compare(const kvl_attention *module, const kvl_verify_problem *p,
                     const kvl_verify_cache *cache, bool flat_bound, kvl_verify_truth *truth,
                     kvl_verify_output *output, kvl_verify_result *result) {
-    kvl_attention_choice choice;
+    kvl_isa isa;
     kvl_status status = kvl_verify_supports(module, p, cache, output->o_dtype, result->kernel,
-                                            sizeof result->kernel, &choice);
+                                            sizeof result->kernel, &isa);
     if (status == KVL_OK) status = kvl_verify_call(module, p, cache, NULL, kvl_threads(), output);
-    if (status == KVL_OK) status = kvl_verify_naive(p, choice.p_dtype, output->o_dtype, truth);
+    if (status == KVL_OK) status = kvl_verify_naive(p, module->p_dtype, output->o_dtype, truth);
     if (status != KVL_OK) {
         not_ok(result, status, "");
         return;
@@ -283,8 +283,8 @@ void kvl_verify_attention_problem(const kvl_attention *module, const kvl_verify_
     kvl_verify_cache_free(&cache);
 }
 
-/* Instruction set that `module` really uses when `isa` is the current one, judged on a small decode
- * case in bf16: matrix instructions take that only. */
+/* Instruction set that `module` really uses when `isa` is the current one, judged on a small
+ * decode case. */
 static kvl_isa effective_isa(const kvl_attention *module, kvl_isa isa) {
     kvl_verify_case c = {.isa = isa,
                          .head_dim = 64,
@@ -293,21 +293,18 @@ static kvl_isa effective_isa(const kvl_attention *module, kvl_isa isa) {
                          .n_seqs = 1,
                          .q_lens = {1},
                          .kv_lens = {17},
-                         .causal = true,
-                         .kv_dtype = KVL_BF16,
-                         .q_dtype = KVL_BF16};
-    kvl_attention_choice choice = {.isa = KVL_ISA_SCALAR};
-    kvl_isa before = kvl_isa_current();
+                         .causal = true};
+    kvl_isa before = kvl_isa_current(), effective = KVL_ISA_SCALAR;
     kvl_verify_problem *p = NULL;
     kvl_verify_cache cache = {0};
     char kernel[64];
     if (kvl_isa_force(isa) == KVL_OK && kvl_verify_problem_make(&c, &p) == KVL_OK &&
         kvl_verify_cache_create(p, &c.layout, 0, &cache) == KVL_OK)
-        kvl_verify_supports(module, p, &cache, KVL_F32, kernel, sizeof kernel, &choice);
+        kvl_verify_supports(module, p, &cache, KVL_F32, kernel, sizeof kernel, &effective);
     kvl_verify_cache_free(&cache);
     kvl_verify_problem_free(p);
     kvl_isa_force(before);
-    return choice.isa;
+    return effective;
 }
 
 int kvl_verify_engines(const kvl_verify_scope *scope,

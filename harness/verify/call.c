@@ -162,13 +162,14 @@ kvl_status kvl_verify_call(const kvl_attention *module, const kvl_verify_problem
 
 kvl_status kvl_verify_supports(const kvl_attention *module, const kvl_verify_problem *p,
                                const kvl_verify_cache *cache, kvl_dtype o_dtype, char *kernel,
-                               size_t kernel_bytes, kvl_attention_choice *choice) {
+                               size_t kernel_bytes, kvl_isa *isa) {
     kvl_verify_part all = whole(p);
     kvl_attention_args args = arguments(p, &cache->view, &all, o_dtype, kvl_threads());
-    *choice = (kvl_attention_choice){0};
-    module->supports(&args, choice);
-    if (!choice->supported) return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", choice->reason);
-    snprintf(kernel, kernel_bytes, "%s/%s", choice->kernel, kvl_isa_name(choice->isa));
+    kvl_attention_choice choice = {0};
+    module->supports(&args, &choice);
+    if (!choice.supported) return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", choice.reason);
+    snprintf(kernel, kernel_bytes, "%s/%s", choice.kernel, kvl_isa_name(choice.isa));
+    *isa = choice.isa;
     return KVL_OK;
 }
 

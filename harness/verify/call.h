@@ -27,7 +27,7 @@ kvl_status kvl_verify_call(const kvl_attention *module, const kvl_verify_problem
  * with the module's reason. */
 kvl_status kvl_verify_supports(const kvl_attention *module, const kvl_verify_problem *p,
                                const kvl_verify_cache *cache, kvl_dtype o_dtype, char *kernel,
-                               size_t kernel_bytes, kvl_attention_choice *choice);
+                               size_t kernel_bytes, kvl_isa *isa);
 
 kvl_status kvl_verify_output_create(const kvl_verify_problem *p, kvl_dtype o_dtype,
                                     kvl_verify_output *out);

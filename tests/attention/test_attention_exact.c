@@ -6,17 +6,6 @@
 
 /* Enough keys for several splits of flash and several chunks of mem_efficient. */
 static const shape shapes[] = {
-    {.n_seqs = 2,
-     .q_lens = {70, 1},
-     .kv_lens = {600, 1153},
-     .n_q_heads = 6,
-     .n_kv_heads = 2,
-     .head_dim = 64,
-     .scale = 0.3f,
-     .causal = true,
-     .kv_dtype = KVL_BF16,
-     .q_dtype = KVL_BF16,
-     .o_dtype = KVL_F32},
     {.n_seqs = 3,
      .q_lens = {70, 1, 30},
      .kv_lens = {70, 1153, 1100},
@@ -94,7 +83,7 @@ static const shape shapes[] = {
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 static void for_each(void (*check)(const kvl_attention *module, const tensors *t)) {
-    for (int isa = KVL_ISA_SCALAR; isa < KVL_N_ISAS; isa++) {
+    for (int isa = KVL_ISA_SCALAR; isa <= KVL_ISA_AVX512; isa++) {
         if (!kvl_isa_has((kvl_isa)isa)) continue;
         assert_ok(kvl_isa_force((kvl_isa)isa));
         for (size_t i = 0; i < N_SHAPES; i++) {
@@ -271,7 +260,7 @@ static void against_the_oracle(void **state) {
     for (size_t i = 0; i < N_SHAPES; i++) {
         tensors t = tensors_make(&shapes[i], i + 5);
         expected e = expected_make(&t);
-        for (int isa = KVL_ISA_SCALAR; isa < KVL_N_ISAS; isa++) {
+        for (int isa = KVL_ISA_SCALAR; isa <= KVL_ISA_AVX512; isa++) {
             if (!kvl_isa_has((kvl_isa)isa)) continue;
             assert_ok(kvl_isa_force((kvl_isa)isa));
             for (size_t m = 0; m < kvl_attention_count(); m++) {
