@@ -56,7 +56,22 @@ static uint64_t proc_number(const char *path, const char *name) {
     return value;
 }
 
+/* The largest cache that the first CPU sees: what the kernel says (virtual machines report odd
+ * sizes through cpuid), else what the C library derives. */
 uint64_t kvl_llc_bytes(void) {
+    uint64_t largest = 0;
+    for (int i = 0; i < 5; i++) {
+        char path[80];
+        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
+        FILE *file = fopen(path, "re");
+        unsigned long long size = 0;
+        char unit = 0;
+        if (file && fscanf(file, "%llu%c", &size, &unit) == 2)
+            size <<= unit == 'M' ? 20 : unit == 'K' ? 10 : 0;
+        if (file) fclose(file);
+        if (size > largest) largest = size;
+    }
+    if (largest) return largest;
     long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     return l3 > 0 ? (uint64_t)l3 : l2 > 0 ? (uint64_t)l2 : 0;
 }
