@@ -238,11 +238,8 @@ kvl_status kvl_verify_golden_formats(kvl_verify_golden_run *run) {
 kvl_status kvl_verify_golden(const char *dir, const kvl_verify_options *options,
                              kvl_verify_totals *totals) {
     static kvl_status (*const parts[])(kvl_verify_golden_run *) = {
-        kvl_verify_golden_formats,
-        kvl_verify_golden_nf4,
-        kvl_verify_golden_attention,
-        kvl_verify_golden_models,
-        kvl_verify_golden_smollm2,
+        kvl_verify_golden_formats, kvl_verify_golden_nf4,     kvl_verify_golden_attention,
+        kvl_verify_golden_models,  kvl_verify_golden_smollm2,
     };
     kvl_verify_golden_run run = {.options = options, .totals = totals, .dir = dir};
     struct stat info;
