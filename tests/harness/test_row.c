@@ -307,12 +307,16 @@ static void killed_writer_loses_no_row(void **state) {
         size_t reported = kept + (attempt % 8 != 0);
         for (ssize_t n; (n = read(done[0], block, sizeof block)) > 0;) reported += (size_t)n;
         close(done[0]);
+        /* The system may cut a write of a process that it kills: that line is torn, was reported by
+         * nobody, and the next writer cuts it off. */
         json_t *rows;
-        assert_ok(kvl_rows_load(path, &rows, NULL));
+        int n_torn;
+        assert_ok(kvl_rows_load(path, &rows, &n_torn));
         kept = json_array_size(rows);
         json_decref(rows);
         assert_true(kept >= reported);
-        check_rows(kept, 0);
+        assert_in_range(n_torn, 0, 1);
+        check_rows(kept, n_torn);
     }
     assert_true(kept >= 35);
 }
