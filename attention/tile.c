@@ -132,6 +132,12 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     for (int32_t j = 0; j < KVL_TILE_KEYS; j++) {
         tile->wide.k[j] = tile->k_wide + j * tile->ld;
         tile->wide.v[j] = tile->v_wide + j * tile->ld;
+        /* Fetches may ask for rows that no tile had yet (before a window): any address of the pool
+         * will do. */
+        for (int i = 0; i < 2; i++) {
+            tile->found[i].k[j] = kv->k_pool;
+            tile->found[i].v[j] = kv->v_pool;
+        }
     }
     size_t q_bytes = args->q_dtype == KVL_F32 ? 4 : 2;
     memset(tile->q, 0, (size_t)(block->n_rows * tile->ld) * sizeof(float));
