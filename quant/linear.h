@@ -5,9 +5,9 @@
  * and many-row products reuse a panel from cache. Weights keep their stored bits; they are widened
  * to float32 in registers. Sums are float32, in the order k = 0, 1, 2, ... for every row count, so
  * that the result of one row does not depend on how many rows are computed beside it, nor on
- * threads: prefill whole, in chunks, or token by token gives the same bits (own kernels). oneDNN
- * takes many rows of bf16 on CPUs that multiply it, unless determinism was asked for
- * (quant/README.md).
+ * threads: prefill whole, in chunks, or token by token gives the same bits. Only matrix kernels
+ * (many rows of bf16 on CPUs that multiply it, unless determinism was asked for) have an order of
+ * their own (quant/README.md).
  *
  * A weight format is one .c file and one registry line: name, dtype, pack and the kernels per isa.
  */
