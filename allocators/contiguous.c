@@ -159,8 +159,28 @@ static const int32_t *pages(const void *state, kvl_seq seq, int64_t *slab_slot) 
     return NULL;
 }
 
-static int64_t page_tokens(const void *state) {
-    return ((const contiguous *)state)->config.max_seq_tokens;
+static void placement(const void *state, kvl_placement *out) {
+    const contiguous *c = state;
+    *out = (kvl_placement){.page_tokens = c->config.max_seq_tokens,
+                           .address_slots = c->config.pool_tokens};
+}
+
+static void walk(const void *state, kvl_slot_visit visit, void *user) {
+    const contiguous *c = state;
+    int64_t slab = c->config.max_seq_tokens;
+    for (int32_t i = 0; i < c->n_handles; i++) {
+        bool alive = c->seqs[i].length != DEAD;
+        const kvl_slot_run run = {.slot = i * slab,
+                                  .n_slots = slab,
+                                  .n_live = alive ? c->seqs[i].length : 0,
+                                  .refs = alive,
+                                  .owner = alive ? i : -1};
+        visit(user, &run);
+    }
+    const kvl_slot_run rest = {.slot = c->n_handles * slab,
+                               .n_slots = c->config.pool_tokens - c->n_handles * slab,
+                               .owner = -1};
+    if (rest.n_slots) visit(user, &rest);
 }
 
 static int32_t take_orders(void *state, kvl_order *orders, int32_t capacity) {
@@ -233,8 +253,9 @@ const kvl_allocator kvl_allocator_contiguous = {
     .release = release,
     .length = length,
     .pages = pages,
-    .page_tokens = page_tokens,
+    .placement = placement,
     .take_orders = take_orders,
     .stats = stats,
+    .walk = walk,
     .is_valid = is_valid,
 };

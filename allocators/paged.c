@@ -385,8 +385,31 @@ static const int32_t *pages(const void *state, kvl_seq seq, int64_t *slab_slot) 
     return s ? table_of(state, s) : NULL;
 }
 
-static int64_t page_tokens(const void *state) {
-    return ((const paged *)state)->config.page_tokens;
+static void placement(const void *state, kvl_placement *out) {
+    const paged *p = state;
+    *out = (kvl_placement){.page_tokens = p->config.page_tokens,
+                           .address_slots = p->config.pool_tokens};
+}
+
+static void walk(const void *state, kvl_slot_visit visit, void *user) {
+    const paged *p = state;
+    int64_t slots = p->config.page_tokens;
+    memset(p->marks, 0xff, (size_t)p->n_pages * sizeof *p->marks); /* owners, -1 = none */
+    for (int32_t i = 0; i < p->config.max_seqs; i++) {
+        for (int64_t k = 0; k < p->seqs[i].n_pages; k++) p->marks[table_of(p, &p->seqs[i])[k]] = i;
+    }
+    for (int64_t i = 0; i < p->n_pages; i++) {
+        const kvl_slot_run run = {.slot = i * slots,
+                                  .n_slots = slots,
+                                  .n_live = p->pages[i].fill,
+                                  .refs = p->pages[i].refs,
+                                  .owner = p->marks[i]};
+        visit(user, &run);
+    }
+    const kvl_slot_run rest = {.slot = p->n_pages * slots,
+                               .n_slots = p->config.pool_tokens - p->n_pages * slots,
+                               .owner = -1};
+    if (rest.n_slots) visit(user, &rest);
 }
 
 static int32_t take_orders(void *state, kvl_order *orders, int32_t capacity) {
@@ -534,8 +557,9 @@ const kvl_allocator kvl_allocator_paged = {
     .release = release,
     .length = length,
     .pages = pages,
-    .page_tokens = page_tokens,
+    .placement = placement,
     .take_orders = take_orders,
     .stats = stats,
+    .walk = walk,
     .is_valid = is_valid,
 };

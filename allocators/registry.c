@@ -31,6 +31,41 @@ kvl_status kvl_allocator_find(const char *name, const kvl_allocator **out) {
     return KVL_OK;
 }
 
+kvl_status kvl_allocator_admit(const kvl_allocator *allocator, void *state,
+                               const kvl_request *request, kvl_admission *out) {
+    if (allocator->admit) return allocator->admit(state, request, out);
+    out->n_cached = 0;
+    return allocator->reserve(state, request->n_prompt, request->max_new, &out->seq);
+}
+
+static const char *const policies[] = {"max", "pow2", "oracle"};
+
+kvl_status kvl_reserve_policy_parse(const char *name, kvl_reserve_policy *out) {
+    int index = kvl_names_find(name, policies, 3);
+    if (index < 0) {
+        char line[256];
+        kvl_names_unknown(line, sizeof line, "reserve policy", name, policies, 3);
+        return kvl_fail(KVL_ERR_INPUT, "%s", line);
+    }
+    *out = (kvl_reserve_policy)index;
+    return KVL_OK;
+}
+
+const char *kvl_reserve_policy_name(kvl_reserve_policy policy) {
+    return policies[policy];
+}
+
+int64_t kvl_reserve_slots(const kvl_allocator_config *config, int64_t n_prompt, int64_t max_new) {
+    if (config->reserve == KVL_RESERVE_MAX) return config->max_seq_tokens;
+    int64_t grown = max_new;
+    if (config->reserve == KVL_RESERVE_POW2) {
+        for (grown = 1; grown < max_new; grown *= 2) {
+        }
+    }
+    int64_t slots = n_prompt + (max_new ? grown : 0);
+    return slots < config->max_seq_tokens ? slots : config->max_seq_tokens;
+}
+
 kvl_status kvl_allocator_check_config(const kvl_allocator_config *config) {
     if (config->pool_tokens < 1)
         return kvl_fail(KVL_ERR_INPUT, "pool_tokens %lld: at least 1",
@@ -40,6 +75,11 @@ kvl_status kvl_allocator_check_config(const kvl_allocator_config *config) {
                         (long long)config->max_seq_tokens, INT32_MAX);
     if (config->max_seqs < 1)
         return kvl_fail(KVL_ERR_INPUT, "max_seqs %d: at least 1", config->max_seqs);
+    if (config->reserve || config->prefix || config->window_tokens || config->unlimited ||
+        config->deny)
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "reserve policies, prefix cache, windows and unlimited "
+                        "pools come with the next change");
     return KVL_OK;
 }
 

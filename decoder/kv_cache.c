@@ -52,7 +52,9 @@ static kvl_status create_state(kvl_kv_cache *cache) {
     KVL_TRY(kvl_mem_alloc(state_bytes, &cache->state));
     cache->state_bytes = state_bytes;
     KVL_TRY(cache->allocator->init(cache->state, &cache->config));
-    cache->page_tokens = cache->allocator->page_tokens(cache->state);
+    kvl_placement placement;
+    cache->allocator->placement(cache->state, &placement);
+    cache->page_tokens = placement.page_tokens;
     return KVL_OK;
 }
 

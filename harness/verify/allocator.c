@@ -35,7 +35,7 @@ typedef struct walk {
 
 /* Slot of token t of a sequence. */
 static int64_t slot_of(const walk *w, kvl_seq seq, int64_t t) {
-    int64_t slab = 0, page = w->allocator->page_tokens(w->state);
+    int64_t slab = 0, page = w->config.page_tokens;
     const int32_t *pages = w->allocator->pages(w->state, seq, &slab);
     return pages ? pages[t / page] * page + t % page : slab + t;
 }

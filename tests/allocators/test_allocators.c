@@ -34,8 +34,14 @@ static kvl_ledger ledger_of(const kvl_allocator *a, const void *state, int64_t w
     return l;
 }
 
+static int64_t page_tokens_of(const kvl_allocator *a, const void *state) {
+    kvl_placement placement;
+    a->placement(state, &placement);
+    return placement.page_tokens;
+}
+
 static int64_t slot_of(const kvl_allocator *a, const void *state, kvl_seq seq, int64_t token) {
-    int64_t slab, size = a->page_tokens(state);
+    int64_t slab, size = page_tokens_of(a, state);
     const int32_t *pages = a->pages(state, seq, &slab);
     return pages ? pages[token / size] * size + token % size : slab + token;
 }
@@ -92,7 +98,7 @@ static int64_t free_pages(const model *m) {
 static void check_ledger(const model *m) {
     static uint8_t kind[MAX_POOL]; /* 1 handed out, 2 needed, 4 written */
     memset(kind, 0, sizeof kind);
-    int64_t tokens = 0, n_alive = 0, size = m->a->page_tokens(m->state);
+    int64_t tokens = 0, n_alive = 0, size = page_tokens_of(m->a, m->state);
     for (int s = 0; s < MAX_SEQS; s++) {
         if (!m->seqs[s].alive) continue;
         int64_t slots = m->paged ? m->seqs[s].held * size : size;
@@ -241,7 +247,8 @@ static void random_operations(const char *name, int64_t pool, int64_t page, int6
     static model m;
     memset(&m, 0, sizeof m);
     m.a = module(name);
-    m.config = (kvl_allocator_config){pool, page, longest, MAX_SEQS};
+    m.config = (kvl_allocator_config){
+        .pool_tokens = pool, .page_tokens = page, .max_seq_tokens = longest, .max_seqs = MAX_SEQS};
     m.state = make(m.a, &m.config);
     m.paged = strcmp(name, "paged") == 0;
     m.rng = kvl_rng_make(seed, (uint64_t)page);
@@ -301,7 +308,8 @@ static void random_paged_256(void **state) {
 /* A gauge of used pages alone says 66.7 %; 36.5 % of the slots hold tokens. The ledger has both. */
 static void prompts_of_17_in_pages_of_16(void **unused) {
     const kvl_allocator *a = module("paged");
-    const kvl_allocator_config config = {96, 16, 64, 4};
+    const kvl_allocator_config config = {
+        .pool_tokens = 96, .page_tokens = 16, .max_seq_tokens = 64, .max_seqs = 4};
     void *state = make(a, &config);
     kvl_seq first, second;
     assert_ok(a->reserve(state, 17, 1, &first));
@@ -326,7 +334,8 @@ static void prompts_of_17_in_pages_of_16(void **unused) {
 
 static void refusals_of_paged(void **unused) {
     const kvl_allocator *a = module("paged");
-    const kvl_allocator_config config = {16 * 10 + 3, 16, 1000, 3};
+    const kvl_allocator_config config = {
+        .pool_tokens = 16 * 10 + 3, .page_tokens = 16, .max_seq_tokens = 1000, .max_seqs = 3};
     void *state = make(a, &config);
     kvl_seq seq, other, child;
     assert_refused(a->reserve(state, 100, 100, &seq), KVL_ERR_INPUT,
@@ -370,7 +379,8 @@ static void refusals_of_paged(void **unused) {
 
 static void refusals_of_contiguous(void **unused) {
     const kvl_allocator *a = module("contiguous");
-    const kvl_allocator_config config = {250, 1, 100, 8};
+    const kvl_allocator_config config = {
+        .pool_tokens = 250, .page_tokens = 1, .max_seq_tokens = 100, .max_seqs = 8};
     void *state = make(a, &config);
     kvl_seq seq, other, third;
     int64_t slab;
@@ -388,7 +398,7 @@ static void refusals_of_contiguous(void **unused) {
     assert_refused(a->fork(state, seq, &third), KVL_ERR_UNSUPPORTED, "paged");
     assert_null(a->pages(state, other, &slab));
     assert_int_equal(slab, 100);
-    assert_int_equal(a->page_tokens(state), 100);
+    assert_int_equal(page_tokens_of(a, state), 100);
     assert_ok(a->release(state, other));
     assert_refused(a->release(state, other), KVL_ERR_INPUT, "not alive");
     l = ledger_of(a, state, 101);
@@ -401,27 +411,27 @@ static void refusals_of_contiguous(void **unused) {
 static void configs_refused(void **unused) {
     const int64_t most = INT64_MAX;
     const struct {
-        kvl_allocator_config config;
+        int64_t pool_tokens, page_tokens, max_seq_tokens;
+        int32_t max_seqs;
         const char *names, *part;
     } cases[] = {
-        {{0, 16, 10, 1}, "both", "pool_tokens 0"},
-        {{-5, 16, 10, 1}, "both", "pool_tokens -5"},
-        {{100, 0, 10, 1}, "paged", "page_tokens 0"},
-        {{100, -1, 10, 1}, "paged", "page_tokens -1"},
-        {{100, 101, 10, 1}, "paged", "one page"},
-        {{100, 16, 0, 1}, "both", "max_seq_tokens 0"},
-        {{100, 16, 101, 1}, "contiguous", "one slab"},
-        {{100, 16, 10, 0}, "both", "max_seqs 0"},
-        {{100, 16, most, 1}, "both", "max_seq_tokens"},
-        {{100, 16, 10, -3}, "both", "max_seqs -3"},
-        {{most, 1, 10, 1}, "paged", "pages, at most"},
+        {0, 16, 10, 1, "both", "pool_tokens 0"},      {-5, 16, 10, 1, "both", "pool_tokens -5"},
+        {100, 0, 10, 1, "paged", "page_tokens 0"},    {100, -1, 10, 1, "paged", "page_tokens -1"},
+        {100, 101, 10, 1, "paged", "one page"},       {100, 16, 0, 1, "both", "max_seq_tokens 0"},
+        {100, 16, 101, 1, "contiguous", "one slab"},  {100, 16, 10, 0, "both", "max_seqs 0"},
+        {100, 16, most, 1, "both", "max_seq_tokens"}, {100, 16, 10, -3, "both", "max_seqs -3"},
+        {most, 1, 10, 1, "paged", "pages, at most"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kvl_allocator_config config = {.pool_tokens = cases[i].pool_tokens,
+                                             .page_tokens = cases[i].page_tokens,
+                                             .max_seq_tokens = cases[i].max_seq_tokens,
+                                             .max_seqs = cases[i].max_seqs};
         for (size_t m = 0; m < kvl_allocator_count(); m++) {
             const kvl_allocator *a = kvl_allocator_at(m);
             uint64_t bytes;
             if (strcmp(cases[i].names, "both") && strcmp(cases[i].names, a->name)) continue;
-            assert_refused(a->state_bytes(&cases[i].config, &bytes), KVL_ERR_INPUT, cases[i].part);
+            assert_refused(a->state_bytes(&config, &bytes), KVL_ERR_INPUT, cases[i].part);
         }
     }
 }
@@ -430,7 +440,10 @@ static void configs_refused(void **unused) {
 static void slots_past_32_bits(void **unused) {
     const kvl_allocator *a = module("paged");
     const int64_t page = 1 << 20, n_pages = 65536;
-    const kvl_allocator_config config = {page * n_pages, page, INT32_MAX, 64};
+    const kvl_allocator_config config = {.pool_tokens = page * n_pages,
+                                         .page_tokens = page,
+                                         .max_seq_tokens = INT32_MAX,
+                                         .max_seqs = 64};
     void *state = make(a, &config);
     kvl_seq seq, child;
     for (int64_t left = n_pages - 2; left > 0; left -= 2047) {
@@ -453,7 +466,8 @@ static void slots_past_32_bits(void **unused) {
     assert_valid(a, state);
 
     const kvl_allocator *c = module("contiguous");
-    const kvl_allocator_config slabs = {1LL << 40, 1, 1 << 30, 64};
+    const kvl_allocator_config slabs = {
+        .pool_tokens = 1LL << 40, .page_tokens = 1, .max_seq_tokens = 1 << 30, .max_seqs = 64};
     void *other = make(c, &slabs);
     int64_t slab;
     for (int i = 0; i < 10; i++) assert_ok(c->reserve(other, 1, 1, &seq));
@@ -467,7 +481,8 @@ static void slots_past_32_bits(void **unused) {
 /* Orders not taken: refused before anything changes, never dropped. */
 static void orders_wait(void **unused) {
     const kvl_allocator *a = module("paged");
-    const kvl_allocator_config config = {64, 4, 16, 3};
+    const kvl_allocator_config config = {
+        .pool_tokens = 64, .page_tokens = 4, .max_seq_tokens = 16, .max_seqs = 3};
     void *state = make(a, &config);
     kvl_seq parent, child;
     kvl_order orders[4];
@@ -492,7 +507,8 @@ static void orders_wait(void **unused) {
 static void damage_is_noticed(void **unused) {
     for (size_t m = 0; m < kvl_allocator_count(); m++) {
         const kvl_allocator *a = kvl_allocator_at(m);
-        const kvl_allocator_config config = {64, 4, 16, 3};
+        const kvl_allocator_config config = {
+            .pool_tokens = 64, .page_tokens = 4, .max_seq_tokens = 16, .max_seqs = 3};
         void *state = make(a, &config);
         kvl_seq first, second;
         assert_ok(a->reserve(state, 6, 2, &first));
