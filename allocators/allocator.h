@@ -109,8 +109,8 @@ typedef struct kvl_admission {
 
 typedef struct kvl_ledger {
     int64_t pool, live, reserved, internal, cached, padding, free; /* slots; the law above */
-    int64_t external; /* part of free (and cached) that cannot serve a request of largest_wanted:
-                         holes shorter than its slab, or all when the whole does not suffice */
+    int64_t external; /* part of free that cannot serve a request of largest_wanted: holes shorter
+                         than its slab; paged: all when the whole does not suffice, else 0 */
     int64_t largest_admissible; /* longest new request, all of it prompt, accepted now */
     int64_t shared_saved; /* slots saved by sharing: sum over sequences of held tokens - live */
     int64_t live_peak, used_peak; /* high-water marks: live; pool - free - cached */
@@ -129,8 +129,9 @@ typedef struct kvl_ledger {
 
 typedef enum kvl_order_kind {
     KVL_ORDER_COPY_SLOTS, /* copy n_slots slots from src_slot to dst_slot (copy-on-write, growth) */
-    KVL_ORDER_MAP,   /* back bytes [src_slot, src_slot + n_slots) of every pool with memory: the */
-    KVL_ORDER_UNMAP, /* unit is a byte of a pool with slot_bytes, map_bytes set, else a slot */
+    KVL_ORDER_MAP,   /* back [src_slot, src_slot + n_slots) of every pool with memory; counted in
+                        bytes of a pool, where a slot has slot_bytes (1 when that is 0) */
+    KVL_ORDER_UNMAP, /* give that memory back to the system */
 } kvl_order_kind;
 
 /* Memory work for the engine. Slots are pool-wide: page * page_tokens + slot, or slab start + slot.
@@ -167,6 +168,9 @@ typedef struct kvl_allocator {
     const char *summary; /* one line for `kvlab info` */
     bool uses_pages;     /* the KV view has a page table; without it page_tokens plays no part */
 
+    /* Pool that holds max_seqs sequences of max_seq_tokens whatever comes before: pool_tokens plays
+     * no part. False on overflow. */
+    bool (*full_pool)(const kvl_allocator_config *config, int64_t *pool_tokens);
     /* Bytes of state for `config`, or an error that names the value (page_tokens 0, overflow ...).
      */
     kvl_status (*state_bytes)(const kvl_allocator_config *config, uint64_t *bytes);
@@ -212,8 +216,8 @@ typedef struct kvl_allocator {
 
     /* `largest_wanted`: declared need of the largest waiting request, 0 for none (external = 0). */
     void (*stats)(const void *state, int64_t largest_wanted, kvl_ledger *ledger);
-    /* Visits every slot of the pool once, by rising address: handed out, cached and free. (virtual:
-     * the address space that is mapped; unlimited: what was ever handed out.) For maps, not for
+    /* Visits every slot of the pool once, in runs of any order: handed out, cached, free, padding.
+     * (virtual: what is mapped; unlimited: nothing beyond what is handed out.) For maps, not for
      * every step: the cost is that of all pages and tables. */
     void (*walk)(const void *state, kvl_slot_visit visit, void *user);
     /* Walks every invariant; false with one line in `why`. */

@@ -6,6 +6,8 @@
 
 static const kvl_allocator *const modules[] = {
     &kvl_allocator_contiguous,
+    &kvl_allocator_buddy,
+    &kvl_allocator_growing,
     &kvl_allocator_paged,
 };
 enum { N_MODULES = sizeof modules / sizeof *modules };
@@ -75,11 +77,6 @@ kvl_status kvl_allocator_check_config(const kvl_allocator_config *config) {
                         (long long)config->max_seq_tokens, INT32_MAX);
     if (config->max_seqs < 1)
         return kvl_fail(KVL_ERR_INPUT, "max_seqs %d: at least 1", config->max_seqs);
-    if (config->reserve || config->prefix || config->window_tokens || config->unlimited ||
-        config->deny)
-        return kvl_fail(KVL_ERR_UNSUPPORTED,
-                        "reserve policies, prefix cache, windows and unlimited "
-                        "pools come with the next change");
     return KVL_OK;
 }
 
@@ -107,4 +104,20 @@ kvl_status kvl_allocator_check_append(const kvl_allocator_config *config, int64_
                         "(max_seq_tokens)",
                         (long long)n_tokens, (long long)length, (long long)config->max_seq_tokens);
     return KVL_OK;
+}
+
+kvl_status kvl_allocator_deny(const kvl_allocator_config *config) {
+    if (config->deny && config->deny(config->deny_user))
+        return kvl_fail(KVL_ERR_OOM, "refused by the fault injector");
+    return KVL_OK;
+}
+
+int32_t kvl_allocator_take_orders(kvl_order *waiting, int32_t *n_waiting, kvl_order *out,
+                                  int32_t capacity) {
+    int32_t n = *n_waiting < capacity ? *n_waiting : capacity;
+    if (n <= 0) return 0;
+    memcpy(out, waiting, (size_t)n * sizeof *out);
+    *n_waiting -= n;
+    memmove(waiting, waiting + n, (size_t)*n_waiting * sizeof *out);
+    return n;
 }

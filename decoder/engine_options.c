@@ -76,13 +76,12 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
         .page_tokens = options->page_tokens,
         .max_seq_tokens = options->max_seq_tokens ? options->max_seq_tokens : c->max_position,
         .max_seqs = options->max_seqs,
+        .window_tokens = c->sliding_window, /* the same in all layers */
     };
     if (cache->config.max_seq_tokens > c->max_position)
         return kvl_fail(KVL_ERR_INPUT, "max_seq_tokens %lld: model %s allows %d",
                         (long long)options->max_seq_tokens, c->name, c->max_position);
-    /* Slabs have no pages, so a page size must not round the pool of contiguous up. */
-    if (!cache->allocator->uses_pages) cache->config.page_tokens = 1;
-    KVL_TRY(kvl_kv_cache_resolve(&cache->config));
+    KVL_TRY(kvl_kv_cache_resolve(cache->allocator, &cache->config));
     int32_t batch = options->max_batch_tokens;
     engine->max_batch_tokens = batch ? batch : DEFAULT_BATCH_TOKENS;
     if (batch < 0 || batch > MAX_BATCH_TOKENS)

@@ -6,13 +6,7 @@
 #include "core/checked.h"
 #include "core/memory.h"
 
-/* Tokens rounded up to whole pages. False on overflow. */
-static bool round_up_pages(int64_t tokens, int64_t page_tokens, int64_t *out) {
-    int64_t pages = tokens / page_tokens + (tokens % page_tokens != 0);
-    return kvl_mul_i64(pages, page_tokens, out);
-}
-
-kvl_status kvl_kv_cache_resolve(kvl_allocator_config *config) {
+kvl_status kvl_kv_cache_resolve(const kvl_allocator *allocator, kvl_allocator_config *config) {
     if (config->max_seqs < 1)
         return kvl_fail(KVL_ERR_INPUT, "max_seqs %d: at least 1", config->max_seqs);
     if (config->page_tokens < 1)
@@ -25,9 +19,7 @@ kvl_status kvl_kv_cache_resolve(kvl_allocator_config *config) {
         return kvl_fail(KVL_ERR_INPUT, "pool_tokens %lld: at least 1, or 0 for all that fits",
                         (long long)config->pool_tokens);
     if (config->pool_tokens) return KVL_OK;
-    int64_t per_seq;
-    if (!round_up_pages(config->max_seq_tokens, config->page_tokens, &per_seq) ||
-        !kvl_mul_i64(per_seq, config->max_seqs, &config->pool_tokens))
+    if (!allocator->full_pool(config, &config->pool_tokens))
         return kvl_fail(KVL_ERR_INPUT,
                         "max_seqs %d x max_seq_tokens %lld in pages of %lld tokens: the pool "
                         "overflows 64 bits",
@@ -52,9 +44,8 @@ static kvl_status create_state(kvl_kv_cache *cache) {
     KVL_TRY(kvl_mem_alloc(state_bytes, &cache->state));
     cache->state_bytes = state_bytes;
     KVL_TRY(cache->allocator->init(cache->state, &cache->config));
-    kvl_placement placement;
-    cache->allocator->placement(cache->state, &placement);
-    cache->page_tokens = placement.page_tokens;
+    cache->allocator->placement(cache->state, &cache->placement);
+    cache->page_tokens = cache->placement.page_tokens;
     return KVL_OK;
 }
 
@@ -115,7 +106,8 @@ void kvl_kv_cache_free(kvl_kv_cache *cache) {
 
 /* Geometry that every view shares; no sequences in it yet. */
 static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
-    int64_t head_stride = cache->page_tokens * cache->head_dim;
+    bool by_token = cache->placement.slabs_vary;
+    int64_t token_elems = (int64_t)cache->n_kv_heads * cache->head_dim;
     return (kvl_kv_view){
         .k_pool = cache->k_pools[0],
         .v_pool = cache->v_pools[0],
@@ -123,9 +115,9 @@ static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
         .n_kv_heads = cache->n_kv_heads,
         .head_dim = cache->head_dim,
         .page_tokens = cache->page_tokens,
-        .page_stride = head_stride * cache->n_kv_heads,
-        .head_stride = head_stride,
-        .token_stride = cache->head_dim,
+        .page_stride = cache->page_tokens * token_elems,
+        .head_stride = by_token ? cache->head_dim : cache->page_tokens * cache->head_dim,
+        .token_stride = by_token ? token_elems : cache->head_dim,
         .n_pages = cache->config.pool_tokens / cache->page_tokens,
         .pool_elems = cache->pool_elems,
     };
@@ -136,6 +128,10 @@ static kvl_status run_order(kvl_kv_cache *cache, const kvl_order *order) {
         return kvl_fail(KVL_ERR_INTERNAL, "allocator %s: order of unknown kind %d",
                         cache->allocator->name, (int)order->kind);
     kvl_kv_view view = empty_view(cache);
+    if (cache->placement.slabs_vary) { /* slots lie one behind the other, whatever the slabs */
+        view.page_tokens = 1;
+        view.page_stride = view.token_stride;
+    }
     for (int32_t layer = 0; layer < cache->n_layers; layer++) {
         kvl_kv_cache_layer(cache, layer, &view);
         KVL_TRY(cache->device->kv_copy(&view, order->src_slot, order->dst_slot, order->n_slots));

@@ -2,7 +2,8 @@
  *
  * All layers share one allocator state: a slot is the same index in every layer's K and V pool. All
  * pools have one geometry, so a step builds one view and only swaps the pool pointers from layer to
- * layer. Inside a page (or slab) the order is (kv_head, token, head_dim), see core/kv_view.h. */
+ * layer. Inside a page (or a slab of fixed length) the order is (kv_head, token, head_dim); where
+ * slabs differ in length it is (token, kv_head, head_dim), see core/kv_view.h. */
 #ifndef KVL_DECODER_KV_CACHE_H
 #define KVL_DECODER_KV_CACHE_H
 
@@ -21,7 +22,8 @@ typedef struct kvl_kv_cache {
 
     int32_t n_layers, n_kv_heads, head_dim;
     kvl_dtype dtype;
-    int64_t page_tokens;       /* of the view: a page, or a slab */
+    kvl_placement placement;
+    int64_t page_tokens;       /* of the view: a page, or the longest slab */
     int64_t pool_elems;        /* elements in each pool */
     uint64_t pool_bytes;       /* bytes of each pool */
     void **k_pools, **v_pools; /* host arrays [n_layers] of device memory */
@@ -32,9 +34,10 @@ typedef struct kvl_kv_cache {
     int64_t *slab_start; /* [max_seqs] */
 } kvl_kv_cache;
 
-/* Fills in the zeros of `config`: pool_tokens 0 becomes max_seqs * max_seq_tokens, each sequence
- * rounded up to pages. KVL_ERR_INPUT when a value is out of range or a product overflows. */
-kvl_status kvl_kv_cache_resolve(kvl_allocator_config *config);
+/* Fills in the zeros of `config`: pool_tokens 0 becomes what max_seqs sequences of max_seq_tokens
+ * can need (kvl_allocator.full_pool). KVL_ERR_INPUT when a value is out of range or a product
+ * overflows. */
+kvl_status kvl_kv_cache_resolve(const kvl_allocator *allocator, kvl_allocator_config *config);
 
 /* Bytes of each pool for `config`. */
 kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n_kv_heads,

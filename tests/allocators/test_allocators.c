@@ -485,19 +485,19 @@ static void orders_wait(void **unused) {
         .pool_tokens = 64, .page_tokens = 4, .max_seq_tokens = 16, .max_seqs = 3};
     void *state = make(a, &config);
     kvl_seq parent, child;
-    kvl_order orders[4];
+    kvl_order orders[8];
     assert_ok(a->reserve(state, 2, 2, &parent));
     assert_ok(a->append(state, parent, 2));
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 6; i++) {
         assert_ok(a->fork(state, parent, &child));
         assert_ok(a->append(state, child, 1));
         assert_ok(a->release(state, child));
     }
     assert_ok(a->fork(state, parent, &child));
-    assert_refused(a->append(state, child, 1), KVL_ERR_INTERNAL, "3 orders");
+    assert_refused(a->append(state, child, 1), KVL_ERR_INTERNAL, "6 orders");
     assert_int_equal(a->length(state, child), 2);
     assert_int_equal(a->take_orders(state, orders, 0), 0);
-    assert_int_equal(a->take_orders(state, orders, 4), 3);
+    assert_int_equal(a->take_orders(state, orders, 8), 6);
     assert_ok(a->append(state, child, 1));
     assert_valid(a, state);
     free(state);

@@ -106,6 +106,8 @@ static const variant variants[] = {
     {"pages of 16", 2, 8, 512, 512, "paged", 16},
     {"pages of 17", 1, 4, 512, 512, "paged", 17},
     {"pages of 256", 2, 2, 512, 100, "paged", 256},
+    {"buddy", 2, 8, 7, 512, "buddy", 16},
+    {"growing", 2, 4, 7, 512, "growing", 16},
 };
 
 static void check_invariance(const char *family, const char *attention, bool bf16) {
