@@ -125,13 +125,21 @@ static void count_seen(const kvl_attention_args *args, int32_t seq, double *pair
     if (lowest < highest) *keys += (double)(highest - lowest);
 }
 
+/* Bytes of dynamic scales for each token of a head. */
+static double scale_bytes(int64_t scale_tokens) {
+    return scale_tokens ? (double)sizeof(float) / (double)scale_tokens : 0.0;
+}
+
 kvl_work kvl_attention_work(const kvl_attention_args *args) {
     double pairs = 0, keys = 0;
     for (int32_t s = 0; s < args->kv->n_seqs; s++) count_seen(args, s, &pairs, &keys);
     double head_dim = args->kv->head_dim, n_q_heads = args->n_q_heads;
     double rows = (double)args->q_start[args->kv->n_seqs] * n_q_heads;
+    const kvl_kv_view *kv = args->kv;
     double kv_bytes =
-        2.0 * keys * args->kv->n_kv_heads * head_dim * (double)kvl_dtype_bytes(args->kv->dtype);
+        keys * kv->n_kv_heads *
+        (head_dim * (double)(kvl_dtype_bytes(kv->k_dtype) + kvl_dtype_bytes(kv->v_dtype)) +
+         scale_bytes(kv->k_scale_tokens) + scale_bytes(kv->v_scale_tokens));
     return (kvl_work){
         .read_bytes = kv_bytes + rows * head_dim * (double)kvl_dtype_bytes(args->q_dtype),
         .write_bytes = rows * head_dim * (double)kvl_dtype_bytes(args->o_dtype) +

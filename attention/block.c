@@ -80,6 +80,8 @@ static bool is_activation(kvl_dtype dtype) {
 
 void kvl_attention_supports(const kvl_attention_args *args, const char *kernel, kvl_isa isa,
                             int32_t head_dim_max, kvl_attention_choice *choice) {
+    const kvl_dtype k_dtype = args->kv->k_dtype, v_dtype = args->kv->v_dtype;
+    const kvl_dtype unfit = k_dtype > KVL_KV_DTYPE_LAST ? k_dtype : v_dtype;
     *choice = (kvl_attention_choice){.supported = false, .isa = isa, .p_dtype = KVL_F32};
     snprintf(choice->kernel, sizeof choice->kernel, "%s", kernel);
     if (args->kv->head_dim < 1 || args->kv->head_dim > head_dim_max) {
@@ -89,10 +91,10 @@ void kvl_attention_supports(const kvl_attention_args *args, const char *kernel, 
         snprintf(choice->reason, sizeof choice->reason,
                  "q_dtype %s, o_dtype %s: %s handles f32, bf16 and f16",
                  kvl_dtype_name(args->q_dtype), kvl_dtype_name(args->o_dtype), kernel);
-    } else if (args->kv->dtype > KVL_FP8_E5M2) {
+    } else if (unfit > KVL_KV_DTYPE_LAST) {
         snprintf(choice->reason, sizeof choice->reason,
-                 "kv dtype %s: %s handles f32, f16, bf16, fp8_e4m3 and fp8_e5m2",
-                 kvl_dtype_name(args->kv->dtype), kernel);
+                 "kv dtype %s: %s handles f32, f16, bf16, fp8_e4m3, fp8_e5m2 and int8",
+                 kvl_dtype_name(unfit), kernel);
     } else {
         choice->supported = true;
     }

@@ -47,10 +47,12 @@ static const void *element(const void *pool, kvl_dtype dtype, int64_t offset) {
     return (const char *)pool + (size_t)offset * kvl_dtype_bytes(dtype);
 }
 
-static double score(const row *at, int64_t key, const float *q, float *k, double k_scale) {
+static double score(const row *at, int64_t key, const float *q, float *k) {
     const kvl_kv_view *kv = at->args->kv;
-    int64_t offset = kvl_kv_offset(kv, at->seq, key, at->head / kvl_attention_group(at->args));
-    kvl_decode(kv->dtype, element(kv->k_pool, kv->dtype, offset), kv->head_dim, 1.0f, k);
+    int32_t kv_head = at->head / kvl_attention_group(at->args);
+    int64_t offset = kvl_kv_offset(kv, at->seq, key, kv_head);
+    double k_scale = (double)kvl_kv_k_scale(kv, at->seq, key, kv_head);
+    kvl_decode(kv->k_dtype, element(kv->k_pool, kv->k_dtype, offset), kv->head_dim, 1.0f, k);
     double dot = 0.0;
     for (int32_t i = 0; i < kv->head_dim; i++) dot += (double)q[i] * (double)k[i];
     double s = (double)at->args->scale * k_scale * dot;
@@ -88,23 +90,21 @@ static void run_row(const row *at, char *scratch) {
     kvl_attention_range(position, kv->kv_lens[at->seq], args->causal, args->window, &first, &last);
 
     double max = args->sinks ? (double)args->sinks[at->head] : -INFINITY, sum = 0.0;
-    double k_scale = kv->k_scale ? (double)kv->k_scale[kv_head] : 1.0;
     for (int64_t j = first; j < last; j++) {
-        scores[j] = score(at, j, q, decoded, k_scale);
+        scores[j] = score(at, j, q, decoded);
         if (scores[j] > max) max = scores[j];
     }
     memset(o, 0, (size_t)head_dim * sizeof(double));
     if (args->sinks) sum = exp((double)args->sinks[at->head] - max);
-    double v_scale = kv->v_scale ? (double)kv->v_scale[kv_head] : 1.0;
     for (int64_t j = first; j < last; j++) {
-        double p = exp(scores[j] - max);
+        double p = exp(scores[j] - max), v_scale = (double)kvl_kv_v_scale(kv, at->seq, j, kv_head);
         int64_t offset = kvl_kv_offset(kv, at->seq, j, kv_head);
-        kvl_decode(kv->dtype, element(kv->v_pool, kv->dtype, offset), head_dim, 1.0f, decoded);
+        kvl_decode(kv->v_dtype, element(kv->v_pool, kv->v_dtype, offset), head_dim, 1.0f, decoded);
         sum += p;
-        for (int32_t i = 0; i < head_dim; i++) o[i] += p * (double)decoded[i];
+        for (int32_t i = 0; i < head_dim; i++) o[i] += p * v_scale * (double)decoded[i];
     }
     bool empty = first >= last;
-    for (int32_t i = 0; i < head_dim; i++) o[i] = empty ? 0.0 : o[i] * v_scale / sum;
+    for (int32_t i = 0; i < head_dim; i++) o[i] = empty ? 0.0 : o[i] / sum;
     store(at, o, empty && !args->sinks ? -INFINITY : max + log(sum));
 }
 

@@ -14,12 +14,12 @@ KVL_INLINE vf load_part(kvl_dtype dtype, const void *row, int64_t i, int n) {
 
 /* Elements after which the order of vf_part_<dtype> repeats. */
 static int32_t order_of(kvl_dtype dtype) {
-    return dtype == KVL_BF16 ? 2 * KVL_VL : dtype <= KVL_BF16 ? 2 : 4 * KVL_VL;
+    return dtype == KVL_BF16 ? 2 * KVL_VL : kvl_is_fp8(dtype) ? 4 * KVL_VL : 2;
 }
 
 /* Elements that vectors are loaded by: those past a row must not be read. */
-static int32_t piece_of(kvl_dtype dtype) {
-    return dtype <= KVL_BF16 ? 2 * KVL_VL : 4 * KVL_VL;
+static int32_t piece_of(const kvl_kv_view *kv) {
+    return kvl_is_fp8(kv->k_dtype) || kvl_is_fp8(kv->v_dtype) ? 4 * KVL_VL : 2 * KVL_VL;
 }
 
 /* Widens the first `n` elements, whole pieces, in the dtype's order. */
@@ -47,26 +47,29 @@ static void widen_whole(kvl_dtype dtype, const void *row, int32_t n, float *out)
     case KVL_FP8_E5M2:
         widen_vectors(KVL_FP8_E5M2, row, n, out);
         break;
+    case KVL_I8:
+        widen_vectors(KVL_I8, row, n, out);
+        break;
     default:
         widen_vectors(KVL_F32, row, n, out);
     }
 }
 
 /* The fast way takes NaN codes of e4m3 for numbers; a row that has some is put right. */
-static void restore_nan(const kvl_tile *tile, const uint8_t *codes, int32_t n, float *out) {
+static void restore_nan(const uint8_t *codes, int32_t n, float *out) {
     for (int32_t i = 0; i < n; i++) {
-        if ((codes[i] & 0x7f) == 0x7f) out[kvl_place(tile->step, i)] = NAN;
+        if ((codes[i] & 0x7f) == 0x7f) out[kvl_place(order_of(KVL_FP8_E4M3), i)] = NAN;
     }
 }
 
 /* A row to f32, zeros after head_dim. */
-static void widen_row(const kvl_tile *tile, const void *row, float *out) {
+static void widen_row(const kvl_tile *tile, kvl_dtype dtype, const void *row, float *out) {
     const kvl_kv_view *kv = tile->block->args->kv;
     int32_t n = tile->n_vecs * KVL_VL, whole = kv->head_dim;
-    int64_t bytes = kvl_stored_bytes(kv->dtype);
-    bool has_nan = false, e4m3 = kv->dtype == KVL_FP8_E4M3;
-    whole -= whole % piece_of(kv->dtype);
-    widen_whole(kv->dtype, row, whole, out);
+    int64_t bytes = kvl_stored_bytes(dtype);
+    bool has_nan = false, e4m3 = dtype == KVL_FP8_E4M3;
+    whole -= whole % piece_of(kv);
+    widen_whole(dtype, row, whole, out);
     if (e4m3) has_nan = vf_nan_e4m3(&row, 1, whole);
     if (whole < n) {
         /* What is left must not be read past the row's end. */
@@ -74,10 +77,10 @@ static void widen_row(const kvl_tile *tile, const void *row, float *out) {
         const void *padded = rest;
         memcpy(rest, (const uint8_t *)row + whole * bytes,
                (size_t)((kv->head_dim - whole) * bytes));
-        widen_whole(kv->dtype, rest, n - whole, out + whole);
+        widen_whole(dtype, rest, n - whole, out + whole);
         if (e4m3) has_nan = has_nan || vf_nan_e4m3(&padded, 1, n - whole);
     }
-    if (has_nan) restore_nan(tile, row, kv->head_dim, out);
+    if (has_nan) restore_nan(row, kv->head_dim, out);
 }
 
 /* Row `a` of the n rows of a register tile: widened in the order of memory, then brought into the
@@ -99,7 +102,7 @@ static void load_q_row(const kvl_tile *tile, const void *row, int32_t a, int32_t
             vf_store(x, load_part(KVL_F32, row, i, part));
         }
         for (int l = 0; l < part; l++) {
-            int64_t at = kvl_place(tile->step, i + l);
+            int64_t at = kvl_place(tile->k_step, i + l);
             out[(at / KVL_VL * n + a) * KVL_VL + at % KVL_VL] = x[l];
         }
     }
@@ -115,14 +118,15 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     tile->block = block;
     tile->ld = kvl_tile_stride(args);
     tile->n_rows = block->n_rows;
-    tile->step = order_of(kv->dtype);
-    int32_t piece = piece_of(kv->dtype);
+    tile->k_step = order_of(kv->k_dtype);
+    int32_t piece = piece_of(kv);
     tile->n_vecs = (kv->head_dim + piece - 1) / piece * piece / KVL_VL;
     /* A ragged head_dim is always copied: vectors must not read past a row. */
     tile->widen = kv->head_dim % piece != 0 || block->n_rows >= WIDEN_FROM;
     tile->turn = block->n_rows >= TURN_FROM;
-    tile->scale = args->scale * (kv->k_scale ? kv->k_scale[block->kv_head] : 1.0f);
-    if (kv->dtype == KVL_FP8_E4M3) tile->scale *= 256.0f;
+    tile->scale = args->scale;
+    if (kv->k_scale && !kv->k_scale_tokens) tile->scale *= kv->k_scale[block->kv_head];
+    if (kv->k_dtype == KVL_FP8_E4M3) tile->scale *= 256.0f;
     tile->found[0].start = tile->found[1].start = -1;
     tile->next_key = -1;
     tile->q = scratch;
@@ -153,20 +157,35 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     }
 }
 
+/* Scales of the n tokens from t on, all of one page. */
+static void find_scales(const kvl_kv_view *kv, const float *scales, int64_t scale_tokens,
+                        int32_t seq, int64_t t, int64_t n, int32_t head, float *out) {
+    int64_t slot = t % kv->page_tokens;
+    const float *at = scales + kvl_kv_scale_index(kv, scale_tokens, seq, t - slot, head);
+    for (int64_t i = 0; i < n; i++) out[i] = at[(slot + i) / scale_tokens];
+}
+
 static void find_rows(const kvl_attention_block *block, int32_t head, kvl_rows *rows, int64_t start,
                       int64_t from, int64_t to) {
     const kvl_kv_view *kv = block->args->kv;
-    int64_t bytes = kvl_stored_bytes(kv->dtype), stride = kv->token_stride * bytes;
+    int64_t k_bytes = kvl_stored_bytes(kv->k_dtype), v_bytes = kvl_stored_bytes(kv->v_dtype);
+    int64_t k_stride = kv->token_stride * k_bytes, v_stride = kv->token_stride * v_bytes;
     rows->start = start;
     for (int64_t t = from; t < to;) {
         int64_t offset;
         int64_t n = kvl_kv_run(kv, block->seq, t, to, head, &offset);
-        const char *k = (const char *)kv->k_pool + offset * bytes;
-        const char *v = (const char *)kv->v_pool + offset * bytes;
+        const char *k = (const char *)kv->k_pool + offset * k_bytes;
+        const char *v = (const char *)kv->v_pool + offset * v_bytes;
         for (int64_t i = 0; i < n; i++) {
-            rows->k[t - start + i] = k + i * stride;
-            rows->v[t - start + i] = v + i * stride;
+            rows->k[t - start + i] = k + i * k_stride;
+            rows->v[t - start + i] = v + i * v_stride;
         }
+        if (kv->k_scale_tokens)
+            find_scales(kv, kv->k_scale, kv->k_scale_tokens, block->seq, t, n, head,
+                        rows->k_scale + (t - start));
+        if (kv->v_scale_tokens)
+            find_scales(kv, kv->v_scale, kv->v_scale_tokens, block->seq, t, n, head,
+                        rows->v_scale + (t - start));
         t += n;
     }
     /* Scores are computed in strips of eight keys; the ends of the range are filled up with a
@@ -187,15 +206,16 @@ static void prefetch_row(const void *row, int64_t bytes) {
  * strip of KVL_STRIP_KEYS keys, in each a row for lane 0 of every vector, for lane 1, and so on. */
 static void widen_tile(kvl_tile *tile, int32_t low, int32_t high, int want) {
     const kvl_kv_view *kv = tile->block->args->kv;
-    int64_t row_bytes = kv->head_dim * kvl_stored_bytes(kv->dtype);
+    int64_t k_bytes = kv->head_dim * kvl_stored_bytes(kv->k_dtype);
+    int64_t v_bytes = kv->head_dim * kvl_stored_bytes(kv->v_dtype);
     for (int32_t j = low; j < high; j++) {
         if (want & KVL_WANT_K) {
-            prefetch_row(tile->ahead->k[j], row_bytes);
-            widen_row(tile, tile->rows->k[j], tile->k_wide + j * tile->ld);
+            prefetch_row(tile->ahead->k[j], k_bytes);
+            widen_row(tile, kv->k_dtype, tile->rows->k[j], tile->k_wide + j * tile->ld);
         }
         if (want & KVL_WANT_V) {
-            prefetch_row(tile->ahead->v[j], row_bytes);
-            widen_row(tile, tile->rows->v[j], tile->v_wide + j * tile->ld);
+            prefetch_row(tile->ahead->v[j], v_bytes);
+            widen_row(tile, kv->v_dtype, tile->rows->v[j], tile->v_wide + j * tile->ld);
         }
     }
     if (tile->turn && (want & KVL_WANT_K)) {
@@ -209,7 +229,7 @@ static void widen_tile(kvl_tile *tile, int32_t low, int32_t high, int want) {
         }
     }
     tile->rows = &tile->wide;
-    tile->dtype = KVL_F32;
+    tile->k_dtype = tile->v_dtype = KVL_F32;
 }
 
 /* Where what comes after a tile lies; without anything to come, the tile itself. */
@@ -252,13 +272,18 @@ void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int6
     int32_t low = (int32_t)(from - start), high = (int32_t)(to - start);
     look_ahead(tile, now, next, low, end);
     tile->rows = now;
-    tile->dtype = kv->dtype;
+    tile->k_dtype = kv->k_dtype;
+    tile->v_dtype = kv->v_dtype;
+    tile->k_scale = kv->k_scale_tokens ? now->k_scale : NULL;
+    tile->v_scale = kv->v_scale_tokens ? now->v_scale : NULL;
     tile->low = low;
     tile->high = high;
     bool widen = tile->widen;
-    if (kv->dtype == KVL_FP8_E4M3 && !widen)
-        widen = ((want & KVL_WANT_K) && vf_nan_e4m3(now->k + low, high - low, kv->head_dim)) ||
-                ((want & KVL_WANT_V) && vf_nan_e4m3(now->v + low, high - low, kv->head_dim));
+    if (!widen)
+        widen = (kv->k_dtype == KVL_FP8_E4M3 && (want & KVL_WANT_K) &&
+                 vf_nan_e4m3(now->k + low, high - low, kv->head_dim)) ||
+                (kv->v_dtype == KVL_FP8_E4M3 && (want & KVL_WANT_V) &&
+                 vf_nan_e4m3(now->v + low, high - low, kv->head_dim));
     if (widen) widen_tile(tile, low, high, want);
     for (int32_t r = 0; r < tile->n_rows; r++) {
         tile->lo[r] = clamp_tile(tile->first[r] - start);
@@ -334,10 +359,10 @@ void kvl_row_store(const kvl_attention_args *args, int64_t token, int32_t head, 
                    float sum, const float *o) {
     const kvl_kv_view *kv = args->kv;
     int32_t head_dim = kv->head_dim, kv_head = head / kvl_attention_group(args);
-    int32_t step = order_of(kv->dtype);
-    float factor = kv->v_scale ? kv->v_scale[kv_head] : 1.0f;
+    int32_t step = order_of(kv->v_dtype);
+    float factor = kv->v_scale && !kv->v_scale_tokens ? kv->v_scale[kv_head] : 1.0f;
     float lse = sum == 0.0f ? -INFINITY : max + logf(sum);
-    if (kv->dtype == KVL_FP8_E4M3) factor *= 256.0f;
+    if (kv->v_dtype == KVL_FP8_E4M3) factor *= 256.0f;
     if (args->sinks && sum == 0.0f) lse = args->sinks[head];
     if (args->sinks && sum != 0.0f) {
         float top = args->sinks[head] > max ? args->sinks[head] : max;

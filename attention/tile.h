@@ -11,8 +11,12 @@
  * So register tiles change speed, never bits.
  *
  * Which element lies in which lane is up to the KV dtype (vf_part_<dtype>): what costs least to
- * widen. Q is brought into that order once, O leaves it at the store (kvl_place). e4m3 is read as
- * value / 256; tile->scale and the store make up for it, both by a power of two. */
+ * widen. Q is brought into the order of K once, O leaves that of V at the store (kvl_place). e4m3
+ * is read as value / 256; tile->scale and the store make up for it, both by a power of two.
+ *
+ * Scales never touch an element: a static one is folded into tile->scale (K) or the store (V); a
+ * dynamic one multiplies its key's score (K), or the key's weight before P V, not in the sum (V).
+ */
 #ifndef KVL_ATTENTION_TILE_H
 #define KVL_ATTENTION_TILE_H
 
@@ -27,6 +31,7 @@ enum { KVL_STRIP_KEYS = 4 * KVL_VL };
 /* Where the rows of a tile's keys lie. */
 typedef struct kvl_rows {
     const void *k[KVL_TILE_KEYS], *v[KVL_TILE_KEYS];
+    float k_scale[KVL_TILE_KEYS], v_scale[KVL_TILE_KEYS]; /* where scales are dynamic */
     int64_t start; /* absolute key of index 0; -1: none found yet */
 } kvl_rows;
 
@@ -36,10 +41,10 @@ typedef struct kvl_tile {
     int64_t ld;
     int32_t n_rows;
     int32_t n_vecs; /* vectors in a head_dim, padded to pieces of the dtype's order; even */
-    int32_t step;   /* elements after which that order repeats */
+    int32_t k_step; /* elements after which the order of K repeats */
     bool widen;     /* every tile is copied to f32 first */
     bool turn;      /* and K turned, for scores of many rows */
-    float scale;    /* softmax scale, k_scale folded in */
+    float scale;    /* softmax scale, a static k_scale folded in */
     int64_t first[KVL_BLOCK_ROWS], last[KVL_BLOCK_ROWS]; /* absolute keys a row sees */
     int32_t lo[KVL_BLOCK_ROWS], hi[KVL_BLOCK_ROWS];      /* the same within the tile */
     int32_t low, high;                                   /* keys of the tile that were loaded */
@@ -48,7 +53,8 @@ typedef struct kvl_tile {
     const kvl_rows *ahead;   /* what they prefetch */
     int32_t next_head; /* what follows the last tile, to be prefetched: a KV head and a key, */
     int64_t next_key;  /* or -1 for nothing */
-    kvl_dtype dtype;   /* of `rows`: the pool's, or f32 when widened */
+    kvl_dtype k_dtype, v_dtype;            /* of `rows`: the pool's, or f32 when widened */
+    const float *k_scale, *v_scale;        /* of the tile's keys; NULL: static or none */
     float *q, *k_wide, *v_wide, *k_turned; /* scratch; k_turned: see widen_tile */
 } kvl_tile;
 
@@ -81,6 +87,9 @@ static inline int32_t kvl_score_rows(bool turn, int32_t left) {
 static inline int64_t kvl_stored_bytes(kvl_dtype dtype) {
     return dtype == KVL_F32 ? 4 : dtype <= KVL_BF16 ? 2 : 1;
 }
+static inline bool kvl_is_fp8(kvl_dtype dtype) {
+    return dtype == KVL_FP8_E4M3 || dtype == KVL_FP8_E5M2;
+}
 
 /* Vector `v` of a row; `which` = v modulo 4, a constant for the compiler. */
 KVL_INLINE vf kvl_vector(kvl_dtype dtype, const void *row, int64_t v, int which) {
@@ -93,6 +102,8 @@ KVL_INLINE vf kvl_vector(kvl_dtype dtype, const void *row, int64_t v, int which)
         return vf_part_e4m3((const uint8_t *)row + (v - which) * KVL_VL, which);
     case KVL_FP8_E5M2:
         return vf_part_e5m2((const uint8_t *)row + (v - which) * KVL_VL, which);
+    case KVL_I8:
+        return vf_load_i8((const int8_t *)row + v * KVL_VL);
     default:
         return vf_load_f32((const float *)row + v * KVL_VL);
     }
@@ -126,8 +137,8 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
 typedef enum kvl_want { KVL_WANT_K = 1, KVL_WANT_V = 2 } kvl_want;
 void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int64_t end, int want);
 
-/* Stage scores: s[r * lds + j] = q_r . k_j for all that some row of a register tile sees; what lies
- * between those may be anything. */
+/* Stage scores: s[r * lds + j] = q_r . k_j, times the key's dynamic scale, for all that some row of
+ * a register tile sees; what lies between those may be anything. */
 void kvl_tile_scores(const kvl_tile *tile, float *s, int64_t lds);
 
 /* Scales (and caps) the scores s[lo .. hi) of a row, sets what it does not see in the first and
@@ -139,8 +150,9 @@ float kvl_row_exp(float *s, int64_t lo, int64_t hi, float max);
 
 float kvl_exp1(float x);
 
-/* Stage values: o[r] += sum over the keys that row r sees of p[r * ldp + j] v[j]. */
-void kvl_tile_values(const kvl_tile *tile, const float *p, int64_t ldp, float *o);
+/* Stage values: o[r] += sum over the keys that row r sees of p[r * ldp + j] v[j]. Where V has
+ * dynamic scales they are multiplied into p. */
+void kvl_tile_values(const kvl_tile *tile, float *p, int64_t ldp, float *o);
 
 void kvl_state_reset(kvl_tile_state *state, const kvl_tile *tile);
 

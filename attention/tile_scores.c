@@ -48,8 +48,7 @@ KVL_INLINE void score_tile(kvl_dtype dtype, int rows, const kvl_tile *tile, int3
     for (; v + 4 <= n_vecs; v += 4, q += 4 * rows * KVL_VL)
         score_vectors(dtype, rows, 4, k, q, v, acc);
     /* fp8 comes in pieces of four vectors, the others in twos. */
-    if (dtype != KVL_FP8_E4M3 && dtype != KVL_FP8_E5M2 && v < n_vecs)
-        score_vectors(dtype, rows, 2, k, q, v, acc);
+    if (!kvl_is_fp8(dtype) && v < n_vecs) score_vectors(dtype, rows, 2, k, q, v, acc);
     float *out = s + j;
     if (rows == 4) {
         vf pairs[4][2] = {{acc[0][0], acc[0][1]},
@@ -170,12 +169,15 @@ static void scores_turned(const kvl_tile *tile, float *s, int64_t lds) {
     }
 }
 
-void kvl_tile_scores(const kvl_tile *tile, float *s, int64_t lds) {
-    if (tile->turn) {
-        scores_turned(tile, s, lds);
-        return;
+/* Each key's dynamic scale. */
+static void scale_scores(const kvl_tile *tile, float *s, int64_t lds) {
+    for (int32_t r = 0; r < tile->n_rows; r++) {
+        for (int32_t j = tile->lo[r]; j < tile->hi[r]; j++) s[r * lds + j] *= tile->k_scale[j];
     }
-    switch (tile->dtype) {
+}
+
+static void scores_as_stored(const kvl_tile *tile, float *s, int64_t lds) {
+    switch (tile->k_dtype) {
     case KVL_F16:
         scores_of(KVL_F16, tile, s, lds);
         break;
@@ -188,7 +190,19 @@ void kvl_tile_scores(const kvl_tile *tile, float *s, int64_t lds) {
     case KVL_FP8_E5M2:
         scores_of(KVL_FP8_E5M2, tile, s, lds);
         break;
+    case KVL_I8:
+        scores_of(KVL_I8, tile, s, lds);
+        break;
     default:
         scores_of(KVL_F32, tile, s, lds);
     }
+}
+
+void kvl_tile_scores(const kvl_tile *tile, float *s, int64_t lds) {
+    if (tile->turn) {
+        scores_turned(tile, s, lds);
+    } else {
+        scores_as_stored(tile, s, lds);
+    }
+    if (tile->k_scale) scale_scores(tile, s, lds);
 }

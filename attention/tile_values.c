@@ -89,6 +89,9 @@ static __attribute__((noinline)) void one_row(kvl_dtype dtype, const place *at, 
     case KVL_FP8_E5M2:
         value_column(KVL_FP8_E5M2, 1, &mine, four, lo, hi);
         break;
+    case KVL_I8:
+        value_column(KVL_I8, 1, &mine, four, lo, hi);
+        break;
     default:
         value_column(KVL_F32, 1, &mine, four, lo, hi);
     }
@@ -144,8 +147,16 @@ KVL_INLINE void values_of(kvl_dtype dtype, const kvl_tile *tile, const float *p,
     }
 }
 
-void kvl_tile_values(const kvl_tile *tile, const float *p, int64_t ldp, float *o) {
-    switch (tile->dtype) {
+/* Each key's dynamic scale, into the weights: their sum is taken already. */
+static void scale_weights(const kvl_tile *tile, float *p, int64_t ldp) {
+    for (int32_t r = 0; r < tile->n_rows; r++) {
+        for (int32_t j = tile->lo[r]; j < tile->hi[r]; j++) p[r * ldp + j] *= tile->v_scale[j];
+    }
+}
+
+void kvl_tile_values(const kvl_tile *tile, float *p, int64_t ldp, float *o) {
+    if (tile->v_scale) scale_weights(tile, p, ldp);
+    switch (tile->v_dtype) {
     case KVL_F16:
         values_of(KVL_F16, tile, p, ldp, o);
         break;
@@ -157,6 +168,9 @@ void kvl_tile_values(const kvl_tile *tile, const float *p, int64_t ldp, float *o
         break;
     case KVL_FP8_E5M2:
         values_of(KVL_FP8_E5M2, tile, p, ldp, o);
+        break;
+    case KVL_I8:
+        values_of(KVL_I8, tile, p, ldp, o);
         break;
     default:
         values_of(KVL_F32, tile, p, ldp, o);

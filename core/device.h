@@ -54,8 +54,10 @@ typedef struct kvl_device {
                           int64_t dst_stride);
 
     /* Appends k, v [n_tokens][n_kv_heads * head_dim] (row strides given) to the cache: the i-th new
-     * token of sequence s goes to position kv_lens[s] - q_len + i, encoded in the view's dtype and
-     * scale. *saturated += values that saturated or overflowed (K and V), atomically. */
+     * token of sequence s goes to position kv_lens[s] - q_len + i, encoded in the view's dtypes and
+     * scales (core/kv_store.h). saturated [2][n_kv_heads] += values of K and of V that saturated or
+     * overflowed, by head, atomically (NULL: not counted). Scales that tokens share bring a barrier
+     * with them. */
     kvl_status (*kv_append)(kvl_worker *worker, const kvl_kv_view *view, const int32_t *q_start,
                             const float *k, int64_t k_stride, const float *v, int64_t v_stride,
                             int64_t *saturated);

@@ -5,6 +5,7 @@
 
 #include "core/device_kernels.h"
 #include "core/isa.h"
+#include "core/kv_store.h"
 #include "core/memory.h"
 #include "core/threads.h"
 #include "quant/kv_format.h"
@@ -140,39 +141,14 @@ static kvl_status convert(kvl_worker *worker, int64_t n_rows, int64_t n, const v
 
 /* ---- the KV cache --------------------------------------------------------------------------- */
 
-typedef struct append_args {
-    const kvl_kv_view *view;
-    const int32_t *q_start;
-    const float *k, *v;
-    int64_t k_stride, v_stride;
-    int64_t *saturated; /* added to atomically: integers, so the order plays no part */
-} append_args;
-
-/* Encodes the rows of one new token, all heads, into one pool; returns the saturation count. */
-static int64_t append_token(const kvl_kv_view *view, int64_t offset, const float *row,
-                            const float *scales, void *pool) {
-    int64_t bytes = (int64_t)kvl_dtype_bytes(view->dtype), count = 0;
-    for (int32_t h = 0; h < view->n_kv_heads; h++) {
-        uint8_t *dst = (uint8_t *)pool + (offset + h * view->head_stride) * bytes;
-        count += kvl_encode(view->dtype, row + (int64_t)h * view->head_dim, view->head_dim,
-                            scales ? scales[h] : 1.0f, dst);
-    }
-    return count;
+static void append_rows(const void *args, int64_t first, int64_t last) {
+    const kvl_kv_new *call = args;
+    kvl_kv_store(call, first, last, 0, call->view->n_kv_heads);
 }
 
-static void append_range(const void *args, int64_t first, int64_t last) {
-    const append_args *a = args;
-    const kvl_kv_view *view = a->view;
-    int64_t count = 0;
-    int32_t s = 0;
-    for (int64_t row = first; row < last; row++) {
-        while (row >= a->q_start[s + 1]) s++;
-        int64_t t = (int64_t)view->kv_lens[s] - (a->q_start[s + 1] - row);
-        int64_t offset = kvl_kv_offset(view, s, t, 0);
-        count += append_token(view, offset, a->k + row * a->k_stride, view->k_scale, view->k_pool);
-        count += append_token(view, offset, a->v + row * a->v_stride, view->v_scale, view->v_pool);
-    }
-    if (count) __atomic_fetch_add(a->saturated, count, __ATOMIC_RELAXED);
+static void append_heads(const void *args, int64_t first, int64_t last) {
+    const kvl_kv_new *call = args;
+    kvl_kv_store(call, 0, call->q_start[call->view->n_seqs], (int32_t)first, (int32_t)last);
 }
 
 /* Elements from a slot's address to the end of its last head. */
@@ -182,8 +158,11 @@ static int64_t slot_reach(const kvl_kv_view *view) {
 
 /* Every page that new tokens go to is a page of the pool: a bad table must not become a write. */
 static kvl_status check_append(const kvl_kv_view *view, const int32_t *q_start) {
-    if (!kvl_kv_format_of(view->dtype))
-        return kvl_fail(KVL_ERR_UNSUPPORTED, "KV cache of dtype %s", kvl_dtype_name(view->dtype));
+    const kvl_dtype dtypes[2] = {view->k_dtype, view->v_dtype};
+    for (int i = 0; i < 2; i++) {
+        if (!kvl_kv_format_of(dtypes[i]))
+            return kvl_fail(KVL_ERR_UNSUPPORTED, "KV cache of dtype %s", kvl_dtype_name(dtypes[i]));
+    }
     if (q_start[0] != 0) return kvl_fail(KVL_ERR_INPUT, "q_start[0] = %d: 0", q_start[0]);
     for (int32_t s = 0; s < view->n_seqs; s++) {
         int64_t n_new = (int64_t)q_start[s + 1] - q_start[s], end = view->kv_lens[s];
@@ -214,26 +193,18 @@ static kvl_status kv_append(kvl_worker *worker, const kvl_kv_view *view, const i
                             const float *k, int64_t k_stride, const float *v, int64_t v_stride,
                             int64_t *saturated) {
     KVL_TRY(check_append(view, q_start));
-    const append_args args = {view, q_start, k, v, k_stride, v_stride, saturated};
-    for_rows(worker, append_range, &args, q_start[view->n_seqs],
-             2LL * view->n_kv_heads * view->head_dim);
-    return KVL_OK;
-}
-
-static int64_t slot_offset(const kvl_kv_view *view, int64_t slot) {
-    return slot / view->page_tokens * view->page_stride +
-           slot % view->page_tokens * view->token_stride;
-}
-
-static void copy_slot(const kvl_kv_view *view, int64_t src, int64_t dst) {
-    int64_t bytes = (int64_t)kvl_dtype_bytes(view->dtype), row_bytes = view->head_dim * bytes;
-    int64_t from = slot_offset(view, src) * bytes, to = slot_offset(view, dst) * bytes;
-    for (int32_t h = 0; h < view->n_kv_heads; h++) {
-        int64_t head = h * view->head_stride * bytes;
-        uint8_t *k = view->k_pool, *v = view->v_pool;
-        memcpy(k + to + head, k + from + head, (size_t)row_bytes);
-        memcpy(v + to + head, v + from + head, (size_t)row_bytes);
+    const kvl_kv_new args = {view, q_start, k, v, k_stride, v_stride, saturated};
+    const int64_t n_rows = q_start[view->n_seqs],
+                  row_elems = 2LL * view->n_kv_heads * view->head_dim;
+    if (kvl_kv_store_in_order(&args)) {
+        /* Heads instead of rows: a worker then meets rows that others made. */
+        if (worker) kvl_team_barrier(worker);
+        for_rows(worker, append_heads, &args, view->n_kv_heads,
+                 n_rows * row_elems / view->n_kv_heads);
+    } else {
+        for_rows(worker, append_rows, &args, n_rows, row_elems);
     }
+    return KVL_OK;
 }
 
 static kvl_status kv_copy(const kvl_kv_view *view, int64_t src_slot, int64_t dst_slot,
@@ -250,7 +221,7 @@ static kvl_status kv_copy(const kvl_kv_view *view, int64_t src_slot, int64_t dst
     /* Ranges may overlap: as memmove, from the end that is not overwritten first. */
     for (int64_t i = 0; i < n_slots; i++) {
         int64_t at = dst_slot > src_slot ? n_slots - 1 - i : i;
-        copy_slot(view, src_slot + at, dst_slot + at);
+        kvl_kv_copy_slot(view, src_slot + at, dst_slot + at);
     }
     return KVL_OK;
 }

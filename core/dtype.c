@@ -2,9 +2,9 @@
 
 #include "core/names.h"
 
-static const char *const names[KVL_N_DTYPES] = {"f32", "f16", "bf16", "fp8_e4m3", "fp8_e5m2",
-                                                "f64", "i8",  "u8",   "i32",      "i64"};
-static const size_t bytes[KVL_N_DTYPES] = {4, 2, 2, 1, 1, 8, 1, 1, 4, 8};
+static const char *const names[KVL_N_DTYPES] = {"f32",  "f16", "bf16", "fp8_e4m3", "fp8_e5m2",
+                                                "int8", "f64", "u8",   "i32",      "i64"};
+static const size_t bytes[KVL_N_DTYPES] = {4, 2, 2, 1, 1, 1, 8, 1, 4, 8};
 
 size_t kvl_dtype_bytes(kvl_dtype dtype) {
     return bytes[dtype];

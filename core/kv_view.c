@@ -12,9 +12,10 @@ static bool reach(const kvl_kv_view *view, int64_t slots, int64_t *out) {
 }
 
 static kvl_status check_geometry(const kvl_kv_view *view) {
-    if (view->dtype > KVL_FP8_E5M2)
+    kvl_dtype unfit = view->k_dtype > KVL_KV_DTYPE_LAST ? view->k_dtype : view->v_dtype;
+    if (unfit > KVL_KV_DTYPE_LAST)
         return kvl_fail(KVL_ERR_INPUT, "KV view: dtype %s cannot hold a KV cache",
-                        kvl_dtype_name(view->dtype));
+                        kvl_dtype_name(unfit));
     if (view->n_seqs < 0 || view->n_kv_heads < 1 || view->head_dim < 1)
         return kvl_fail(KVL_ERR_INPUT, "KV view: n_seqs %d, n_kv_heads %d, head_dim %d",
                         view->n_seqs, view->n_kv_heads, view->head_dim);
@@ -29,6 +30,20 @@ static kvl_status check_geometry(const kvl_kv_view *view) {
     if (view->n_seqs && !view->page_table && !view->slab_start)
         return kvl_fail(KVL_ERR_INPUT, "KV view: neither page_table nor slab_start");
     return KVL_OK;
+}
+
+/* Page ids are checked against n_pages and slabs against the pool, so the count says it all. */
+static kvl_status check_scales(const kvl_kv_view *view, char which, const float *scales,
+                               int64_t tokens, int64_t n_scales) {
+    if (tokens < 0 || (tokens > 0 && !scales))
+        return kvl_fail(KVL_ERR_INPUT, "KV view: %c_scale_tokens %lld%s", which, (long long)tokens,
+                        tokens > 0 ? ", but no scales" : "");
+    if (tokens == 0) return KVL_OK;
+    if (view->page_stride < 1)
+        return kvl_fail(KVL_ERR_INPUT, "KV view: scales by token need page_stride");
+    if (n_scales >= kvl_kv_scales_needed(view, tokens)) return KVL_OK;
+    return kvl_fail(KVL_ERR_INPUT, "KV view: %lld %c scales, the pool needs %lld",
+                    (long long)n_scales, which, (long long)kvl_kv_scales_needed(view, tokens));
 }
 
 static kvl_status check_paged(const kvl_kv_view *view, int32_t s, int64_t used) {
@@ -70,6 +85,8 @@ static kvl_status check_slab(const kvl_kv_view *view, int32_t s, int64_t used) {
 
 kvl_status kvl_kv_view_check(const kvl_kv_view *view) {
     KVL_TRY(check_geometry(view));
+    KVL_TRY(check_scales(view, 'k', view->k_scale, view->k_scale_tokens, view->n_k_scales));
+    KVL_TRY(check_scales(view, 'v', view->v_scale, view->v_scale_tokens, view->n_v_scales));
     for (int32_t s = 0; s < view->n_seqs; s++) {
         int64_t used = view->kv_lens[s];
         if (used < 0)

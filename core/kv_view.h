@@ -16,7 +16,12 @@
  * only read for pages that hold a token some query can see; entries of pages wholly outside a
  * sliding window may be -1.
  *
- * Scales: value = stored * scale. k_scale/v_scale point to n_kv_heads floats, or are NULL (= 1.0).
+ * Scales: value = stored * scale, one scale for every (token, KV head), whatever its granularity:
+ *   none        k_scale is NULL: 1.0 everywhere
+ *   static      k_scale_tokens is 0: k_scale[h], host [n_kv_heads], for the whole cache
+ *   dynamic     k_scale_tokens is n: one for each n tokens of a KV head in a page or slab, written
+ *               when tokens are appended (n = 1: each token's own); kvl_kv_scale_index says where
+ * and the same for V. What is stored in the two pools may differ as well (k_dtype, v_dtype).
  */
 #ifndef KVL_CORE_KV_VIEW_H
 #define KVL_CORE_KV_VIEW_H
@@ -27,8 +32,8 @@
 #include "core/status.h"
 
 typedef struct kvl_kv_view {
-    void *k_pool, *v_pool; /* device place; dtype elements */
-    kvl_dtype dtype;       /* f32, f16, bf16, fp8_e4m3, fp8_e5m2 */
+    void *k_pool, *v_pool;      /* device place; elements of k_dtype and of v_dtype */
+    kvl_dtype k_dtype, v_dtype; /* f32, f16, bf16, fp8_e4m3, fp8_e5m2, int8 */
 
     int32_t n_seqs, n_kv_heads, head_dim;
     const int32_t *kv_lens; /* host [n_seqs], tokens stored, this step's included; may be 0 */
@@ -43,7 +48,9 @@ typedef struct kvl_kv_view {
     int64_t n_pages;    /* pages in the pool; page ids are below it (checks only; 0 = unknown) */
     int64_t pool_elems; /* elements in each pool, for checks */
 
-    const float *k_scale, *v_scale; /* host [n_kv_heads] or NULL */
+    float *k_scale, *v_scale;               /* host; see above */
+    int64_t k_scale_tokens, v_scale_tokens; /* 0: static */
+    int64_t n_k_scales, n_v_scales;         /* floats in each, for checks of dynamic ones */
 } kvl_kv_view;
 
 /* Element offset of token `t`, KV head `h` of sequence `s`. */
@@ -53,6 +60,35 @@ static inline int64_t kvl_kv_offset(const kvl_kv_view *view, int64_t s, int64_t 
                                           view->page_stride
                                     : view->slab_start[s];
     return base + h * view->head_stride + slot * view->token_stride;
+}
+
+/* Where the scale of token `t`, KV head `h` of sequence `s` lies, for k_scale_tokens or
+ * v_scale_tokens as `scale_tokens`. Dynamic scales lie as [page][head][group of tokens]; a slab is
+ * page slab_start / page_stride. */
+static inline int64_t kvl_kv_scale_index(const kvl_kv_view *view, int64_t scale_tokens, int64_t s,
+                                         int64_t t, int64_t h) {
+    if (scale_tokens == 0) return h;
+    int64_t page = t / view->page_tokens, slot = t - page * view->page_tokens;
+    int64_t groups = (view->page_tokens + scale_tokens - 1) / scale_tokens;
+    page = view->page_table ? view->page_table[s * view->table_stride + page]
+                            : view->slab_start[s] / view->page_stride;
+    return (page * view->n_kv_heads + h) * groups + slot / scale_tokens;
+}
+
+/* Scales that go with a pool; 0 where page_stride is. */
+static inline int64_t kvl_kv_scales_needed(const kvl_kv_view *view, int64_t scale_tokens) {
+    if (scale_tokens == 0) return view->n_kv_heads;
+    int64_t n_pages = view->page_stride ? view->pool_elems / view->page_stride : 0;
+    return n_pages * view->n_kv_heads * ((view->page_tokens + scale_tokens - 1) / scale_tokens);
+}
+
+static inline float kvl_kv_k_scale(const kvl_kv_view *view, int64_t s, int64_t t, int64_t h) {
+    return view->k_scale ? view->k_scale[kvl_kv_scale_index(view, view->k_scale_tokens, s, t, h)]
+                         : 1.0f;
+}
+static inline float kvl_kv_v_scale(const kvl_kv_view *view, int64_t s, int64_t t, int64_t h) {
+    return view->v_scale ? view->v_scale[kvl_kv_scale_index(view, view->v_scale_tokens, s, t, h)]
+                         : 1.0f;
 }
 
 /* A run of tokens that lie token_stride apart, so that inner loops see no table: the run starts at

@@ -144,6 +144,9 @@ static inline vf vf_load_e4m3(const uint8_t *p) {
     return _mm256_or_ps(x,
                         _mm256_castsi256_ps(_mm256_and_si256(nan, _mm256_set1_epi32(0x7fc00000))));
 }
+static inline vf vf_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 /* Rounds to bf16 (nearest even, NaN stays NaN) and stores KVL_VL codes. */
 static inline void vf_store_bf16(uint16_t *p, vf x) {
     __m256i bits = _mm256_castps_si256(x);

@@ -129,6 +129,9 @@ static inline vf vf_load_e4m3(const uint8_t *p) {
     __m512i quiet = _mm512_or_si512(sign, _mm512_set1_epi32(0x7fc00000));
     return _mm512_mask_blend_ps(nan, x, _mm512_castsi512_ps(quiet));
 }
+static inline vf vf_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 /* Rounds to bf16 (nearest even, NaN stays NaN) and stores KVL_VL codes. */
 static inline void vf_store_bf16(uint16_t *p, vf x) {
     __m512i bits = _mm512_castps_si512(x);

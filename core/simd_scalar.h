@@ -131,6 +131,9 @@ static inline vf vf_load_e5m2(const uint8_t *p) {
                      (uint16_t)(p[3] << 8)};
     return vf_load_f16(h);
 }
+static inline vf vf_load_i8(const int8_t *p) {
+    return (vf){(float)p[0], (float)p[1], (float)p[2], (float)p[3]};
+}
 /* Rounds to bf16 (nearest even, NaN stays NaN) and stores KVL_VL codes. */
 static inline void vf_store_bf16(uint16_t *p, vf x) {
     for (int i = 0; i < 4; i++) {

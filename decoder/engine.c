@@ -65,7 +65,8 @@ static kvl_status create_scratch(kvl_engine *engine) {
     chunk->logit_rows = calloc(rows, sizeof *chunk->logit_rows);
     engine->old_lens = calloc(seqs, sizeof *engine->old_lens);
     engine->seen = calloc(seqs, 1);
-    engine->saturated = calloc((size_t)engine->model->config.n_layers, sizeof *engine->saturated);
+    engine->saturated =
+        calloc(kvl_engine_saturated_count(&engine->model->config), sizeof *engine->saturated);
     engine->inv_freq = calloc((size_t)engine->model->config.head_dim, sizeof(float));
     if (!chunk->seqs || !chunk->kv_lens || !chunk->q_start || !chunk->ids || !chunk->positions ||
         !chunk->logit_rows || !engine->old_lens || !engine->seen || !engine->inv_freq ||

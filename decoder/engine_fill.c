@@ -47,11 +47,9 @@ static kvl_status fill_pieces(kvl_engine *engine, kvl_seq seq, int64_t old_len, 
         kvl_kv_view view;
         kvl_kv_cache_view(&engine->cache, &seq, &kv_len, 1, &view);
         for (int32_t layer = 0; layer < engine->cache.n_layers; layer++) {
-            int64_t saturated = 0;
             fill_layer(engine, rng, table, layer, old_len + done, n, k, v);
             kvl_kv_cache_layer(&engine->cache, layer, &view);
-            KVL_TRY(
-                engine->device->kv_append(NULL, &view, q_start, k, width, v, width, &saturated));
+            KVL_TRY(engine->device->kv_append(NULL, &view, q_start, k, width, v, width, NULL));
         }
         done += n;
     }

@@ -110,7 +110,7 @@ static void position_and_store(walk *w, int32_t index) {
     note(w, device->rope(w->worker, q, stride, n_rows, c->n_q_heads + c->n_kv_heads, c->head_dim,
                          engine->chunk.positions, engine->inv_freq));
     note(w, device->kv_append(w->worker, &w->view, engine->chunk.q_start, k, stride, v, stride,
-                              &engine->saturated[index]));
+                              engine->saturated + (int64_t)index * 2 * c->n_kv_heads));
     if (engine->act.q16)
         note(w, device->convert(w->worker, n_rows, q_width, q, KVL_F32, stride, engine->act.q16,
                                 KVL_BF16, q_width));

@@ -52,7 +52,7 @@ struct kvl_engine {
     kvl_chunk chunk;
     int64_t *old_lens;  /* [max_seqs] lengths before the step, by item */
     uint8_t *seen;      /* [max_seqs] scratch: sequences named by a step */
-    int64_t *saturated; /* [n_layers] K and V values since the last reset */
+    int64_t *saturated; /* [n_layers][2][n_kv_heads] values of K and of V since the last reset */
 
     kvl_engine_stats stats;
 };
@@ -75,6 +75,10 @@ kvl_status kvl_engine_forward(kvl_engine *engine, float *logits);
 
 static inline uint64_t kvl_engine_timed_ns(const kvl_engine_stats *stats) {
     return stats->attention_ns + stats->matmul_ns + stats->other_ns + stats->idle_ns;
+}
+/* Counters in kvl_engine.saturated. */
+static inline size_t kvl_engine_saturated_count(const kvl_config *c) {
+    return (size_t)c->n_layers * 2 * (size_t)c->n_kv_heads;
 }
 static inline int64_t kvl_engine_q_width(const kvl_config *c) {
     return (int64_t)c->n_q_heads * c->head_dim;

@@ -124,7 +124,8 @@ void kvl_engine_attention_choice(const kvl_engine *engine, int32_t n_seqs, int32
         q_start[s + 1] = q_start[s] + q_len;
         kv_lens[s] = kv_len;
     }
-    kvl_kv_view view = {.dtype = engine->cache.dtype,
+    kvl_kv_view view = {.k_dtype = engine->cache.dtype,
+                        .v_dtype = engine->cache.dtype,
                         .n_seqs = n_seqs,
                         .n_kv_heads = c->n_kv_heads,
                         .head_dim = c->head_dim,

@@ -2,14 +2,18 @@
 #include "decoder/engine_internal.h"
 
 /* A run of tokens of one KV head, decoded row by row into rows of `width`. */
-static void read_head(const kvl_kv_view *view, const void *pool, const float *scales, int64_t first,
-                      int64_t n, int32_t head, float *out) {
-    const size_t element = kvl_dtype_bytes(view->dtype);
+static void read_head(const kvl_kv_view *view, bool is_v, int64_t first, int64_t n, int32_t head,
+                      float *out) {
+    const kvl_dtype dtype = is_v ? view->v_dtype : view->k_dtype;
+    const char *pool = is_v ? view->v_pool : view->k_pool;
+    const size_t element = kvl_dtype_bytes(dtype);
     const int64_t width = (int64_t)view->n_kv_heads * view->head_dim;
     for (int64_t t = 0; t < n; t++) {
         int64_t at = kvl_kv_offset(view, 0, first + t, head);
-        kvl_decode(view->dtype, (const char *)pool + (size_t)at * element, view->head_dim,
-                   scales ? scales[head] : 1.0f, out + t * width + (int64_t)head * view->head_dim);
+        float scale = is_v ? kvl_kv_v_scale(view, 0, first + t, head)
+                           : kvl_kv_k_scale(view, 0, first + t, head);
+        kvl_decode(dtype, pool + (size_t)at * element, view->head_dim, scale,
+                   out + t * width + (int64_t)head * view->head_dim);
     }
 }
 
@@ -27,8 +31,8 @@ kvl_status kvl_engine_read_kv(kvl_engine *engine, kvl_seq seq, int32_t layer, in
     kvl_kv_cache_view(&engine->cache, &seq, &kv_len, 1, &view);
     kvl_kv_cache_layer(&engine->cache, layer, &view);
     for (int32_t head = 0; head < view.n_kv_heads; head++) {
-        if (k) read_head(&view, view.k_pool, view.k_scale, first, n, head, k);
-        if (v) read_head(&view, view.v_pool, view.v_scale, first, n, head, v);
+        if (k) read_head(&view, false, first, n, head, k);
+        if (v) read_head(&view, true, first, n, head, v);
     }
     return KVL_OK;
 }

@@ -6,16 +6,20 @@
 
 void kvl_engine_stats_get(const kvl_engine *engine, kvl_engine_stats *out) {
     *out = engine->stats;
-    for (int32_t i = engine->model->config.n_layers - 1; i >= 0; i--) {
-        out->kv_saturated += engine->saturated[i];
-        if (engine->saturated[i]) out->kv_saturated_layer = i;
+    const kvl_config *c = &engine->model->config;
+    for (int32_t i = c->n_layers - 1; i >= 0; i--) {
+        for (int32_t j = 0; j < 2 * c->n_kv_heads; j++) {
+            int64_t n = engine->saturated[(int64_t)i * 2 * c->n_kv_heads + j];
+            out->kv_saturated += n;
+            if (n) out->kv_saturated_layer = i;
+        }
     }
 }
 
 void kvl_engine_stats_reset(kvl_engine *engine) {
     engine->stats = (kvl_engine_stats){.kv_saturated_layer = -1};
     memset(engine->saturated, 0,
-           (size_t)engine->model->config.n_layers * sizeof *engine->saturated);
+           kvl_engine_saturated_count(&engine->model->config) * sizeof *engine->saturated);
 }
 
 void kvl_engine_memory_get(const kvl_engine *engine, kvl_engine_memory *out) {

@@ -111,7 +111,8 @@ static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
     return (kvl_kv_view){
         .k_pool = cache->k_pools[0],
         .v_pool = cache->v_pools[0],
-        .dtype = cache->dtype,
+        .k_dtype = cache->dtype,
+        .v_dtype = cache->dtype,
         .n_kv_heads = cache->n_kv_heads,
         .head_dim = cache->head_dim,
         .page_tokens = cache->page_tokens,

@@ -36,6 +36,7 @@ DEFINE_ENCODE(f16, uint16_t)
 DEFINE_ENCODE(bf16, uint16_t)
 DEFINE_ENCODE(e4m3, uint8_t)
 DEFINE_ENCODE(e5m2, uint8_t)
+DEFINE_ENCODE(int8, int8_t)
 
 #define DEFINE_DECODE(format, type) \
     static void decode_##format(const void *src, int64_t n, float scale, float *restrict dst) { \
@@ -50,6 +51,7 @@ DEFINE_DECODE(f16, uint16_t)
 DEFINE_DECODE(bf16, uint16_t)
 DEFINE_DECODE(e4m3, uint8_t)
 DEFINE_DECODE(e5m2, uint8_t)
+DEFINE_DECODE(int8, int8_t)
 
 static int64_t encode_f32(const float *src, int64_t n, float scale, void *dst) {
     float *out = dst;
@@ -70,8 +72,8 @@ static void decode_f32(const void *src, int64_t n, float scale, float *dst) {
     }
 }
 
-/* Indexed by kvl_dtype, KVL_F32 to KVL_FP8_E5M2. */
+/* Indexed by kvl_dtype, KVL_F32 to KVL_KV_DTYPE_LAST. */
 const kvl_convert_kernels PASTE(kvl_convert, KVL_ISA_SUFFIX) = {
-    .encode = {encode_f32, encode_f16, encode_bf16, encode_e4m3, encode_e5m2},
-    .decode = {decode_f32, decode_f16, decode_bf16, decode_e4m3, decode_e5m2},
+    .encode = {encode_f32, encode_f16, encode_bf16, encode_e4m3, encode_e5m2, encode_int8},
+    .decode = {decode_f32, decode_f16, decode_bf16, decode_e4m3, decode_e5m2, decode_int8},
 };

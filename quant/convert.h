@@ -1,4 +1,4 @@
-/* Conversions between float32 and the four narrow KV formats, as branch-free integer arithmetic:
+/* Conversions between float32 and the narrow KV formats, as branch-free integer arithmetic:
  * the same lines serve one value (quant/kv_format.c) and vectors (quant/convert.c, built once an
  * isa).
  *
@@ -20,6 +20,7 @@
 #define KVL_BITS_65520 0x477ff000u     /* from here f16 rounds to infinity */
 #define KVL_BITS_448 0x43e00000u       /* largest e4m3 */
 #define KVL_BITS_57344 0x47600000u     /* largest finite e5m2 */
+#define KVL_BITS_127_5 0x42ff0000u     /* from here int8 would round to 128 */
 #define KVL_BITS_2_M14 0x38800000u     /* smallest normal f16 and e5m2, 2^-14 */
 #define KVL_BITS_2_M6 0x3c800000u      /* smallest normal e4m3, 2^-6 */
 #define KVL_BITS_BF16_OVER 0x7f7f8000u /* from here bf16 rounds to infinity */
@@ -75,7 +76,16 @@ static inline uint8_t kvl_enc_e5m2(float x) {
     return (uint8_t)(sign | kvl_pick(a > KVL_BITS_INF, 0x7f, code));
 }
 
-/* 1 where encoding saturates (fp8) or turns a finite value into infinity (f16, bf16). */
+/* Nearest even integer, -127 to 127. Integers have no NaN: it becomes 0, and is counted below. */
+static inline int8_t kvl_enc_int8(float x) {
+    uint32_t bits = kvl_as_u32(x), a = bits & 0x7fffffff;
+    uint32_t kept = kvl_pick(a >= KVL_BITS_127_5, 0x42fe0000u /* 127 */, a);
+    int32_t n = (int32_t)(kvl_as_u32(kvl_as_f32(kept) + 0x1p23f) & 0xff);
+    n = (int32_t)kvl_pick(a > KVL_BITS_INF, 0, (uint32_t)n);
+    return (int8_t)((bits >> 31) ? -n : n);
+}
+
+/* 1 where encoding saturates (fp8, int8) or turns a finite value into infinity (f16, bf16). */
 static inline uint32_t kvl_over_f16(float x) {
     uint32_t a = kvl_as_u32(x) & 0x7fffffff;
     return (uint32_t)(a >= KVL_BITS_65520) & (uint32_t)(a < KVL_BITS_INF);
@@ -91,6 +101,11 @@ static inline uint32_t kvl_over_e4m3(float x) {
 static inline uint32_t kvl_over_e5m2(float x) {
     uint32_t a = kvl_as_u32(x) & 0x7fffffff;
     return (uint32_t)(a > KVL_BITS_57344) & (uint32_t)(a <= KVL_BITS_INF);
+}
+
+static inline uint32_t kvl_over_int8(float x) {
+    uint32_t a = kvl_as_u32(x) & 0x7fffffff;
+    return (uint32_t)(a >= KVL_BITS_127_5);
 }
 
 /* Decoding: exponent and mantissa go to their places, and a multiplication by a power of two moves
@@ -112,6 +127,9 @@ static inline float kvl_dec_e4m3(uint8_t code) {
 }
 static inline float kvl_dec_e5m2(uint8_t code) {
     return kvl_dec_f16((uint16_t)(code << 8)); /* e5m2 is the upper byte of an f16 */
+}
+static inline float kvl_dec_int8(int8_t code) {
+    return (float)code;
 }
 
 #endif

@@ -32,6 +32,9 @@ uint8_t kvl_f32_to_e5m2(float x) {
 float kvl_e5m2_to_f32(uint8_t code) {
     return kvl_dec_e5m2(code);
 }
+int8_t kvl_f32_to_int8(float x) {
+    return kvl_enc_int8(x);
+}
 
 /* ---- the definition: one value at a time ---------------------------------------------------- */
 
@@ -57,6 +60,7 @@ DEFINE_FORMAT(f16, uint16_t)
 DEFINE_FORMAT(bf16, uint16_t)
 DEFINE_FORMAT(e4m3, uint8_t)
 DEFINE_FORMAT(e5m2, uint8_t)
+DEFINE_FORMAT(int8, int8_t)
 
 static int64_t encode_f32(const float *src, int64_t n, float scale, void *dst) {
     return kvl_convert_scalar.encode[KVL_F32](src, n, scale, dst);
@@ -72,6 +76,7 @@ static const kvl_kv_format formats[] = {
     {"bf16", KVL_BF16, 0x1.fep127f, 0x1p-8, 0x1p-134, encode_bf16, decode_bf16},
     {"fp8_e4m3", KVL_FP8_E4M3, 448.0f, 0x1p-4, 0x1p-10, encode_e4m3, decode_e4m3},
     {"fp8_e5m2", KVL_FP8_E5M2, 57344.0f, 0x1p-3, 0x1p-17, encode_e5m2, decode_e5m2},
+    {"int8", KVL_I8, 127.0f, 0.0, 0.5, encode_int8, decode_int8},
 };
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 

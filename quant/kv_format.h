@@ -1,8 +1,9 @@
 /* KV formats: how K and V elements are stored. encode/decode here are the definition; kernels that
  * widen in registers are checked against them.
  *
- * All five round to nearest even. f16 overflows to inf (counted). fp8 saturates: |x| above the
- * largest finite value, and inf, become that value with x's sign (counted); NaN stays NaN.
+ * All round to nearest even. f16 overflows to inf (counted). fp8 saturates: |x| above the largest
+ * finite value, and inf, become that value with x's sign (counted); NaN stays NaN. int8 rounds to
+ * -127..127 of a scale and saturates likewise; it has no NaN, which becomes 0 (counted).
  * Source: OCP 8-bit Floating Point Specification 1.0; IEEE 754-2019. */
 #ifndef KVL_QUANT_KV_FORMAT_H
 #define KVL_QUANT_KV_FORMAT_H
@@ -38,6 +39,7 @@ uint8_t kvl_f32_to_e4m3(float x);
 float kvl_e4m3_to_f32(uint8_t code);
 uint8_t kvl_f32_to_e5m2(float x);
 float kvl_e5m2_to_f32(uint8_t code);
+int8_t kvl_f32_to_int8(float x);
 
 /* Bulk conversion between f32 and any kv dtype, vectorised for the current isa; scale as above.
  * Bit-identical to encode/decode. Returns the saturation count. */

@@ -31,15 +31,21 @@ static void keys_of(const kvl_attention_inputs *in, const unit *u, int64_t *n_ke
 
 static void copy_codes(const kvl_attention_inputs *in, const unit *u, kvl_verify_problem *p) {
     const kvl_kv_view *view = &in->view;
-    size_t kv_element = kvl_dtype_bytes(p->kv_dtype), row = (size_t)p->head_dim * kv_element;
+    const size_t k_bytes = kvl_dtype_bytes(p->k_dtype), v_bytes = kvl_dtype_bytes(p->v_dtype);
+    const size_t dim = (size_t)p->head_dim;
     size_t q_element = kvl_dtype_bytes(p->q_dtype);
     int64_t first = (u->token * in->setup->heads.n_q + u->kv_head * p->n_q_heads) * p->head_dim;
     memcpy(p->q_codes, (const uint8_t *)in->q + (size_t)first * q_element,
            (size_t)p->n_q_heads * (size_t)p->head_dim * q_element);
     for (int64_t t = 0; t < p->kv_lens[0]; t++) {
-        size_t from = (size_t)kvl_kv_offset(view, u->seq, t, u->kv_head) * kv_element;
-        memcpy(p->k_codes + (size_t)t * row, (const uint8_t *)view->k_pool + from, row);
-        memcpy(p->v_codes + (size_t)t * row, (const uint8_t *)view->v_pool + from, row);
+        size_t from = (size_t)kvl_kv_offset(view, u->seq, t, u->kv_head), to = (size_t)t * dim;
+        memcpy(p->k_codes + to * k_bytes, (const uint8_t *)view->k_pool + from * k_bytes,
+               dim * k_bytes);
+        memcpy(p->v_codes + to * v_bytes, (const uint8_t *)view->v_pool + from * v_bytes,
+               dim * v_bytes);
+        if (!p->scale_tokens) continue;
+        p->k_scale[t] = kvl_kv_k_scale(view, u->seq, t, u->kv_head);
+        p->v_scale[t] = kvl_kv_v_scale(view, u->seq, t, u->kv_head);
     }
 }
 
@@ -85,11 +91,18 @@ static kvl_status check_unit(const kvl_attention_inputs *in, const unit *u, kvl_
     const kvl_attention_setup *s = in->setup;
     kvl_verify_problem *p = NULL;
     int64_t n_keys;
-    int32_t window, q_len = 1;
+    int32_t window;
     keys_of(in, u, &n_keys, &window);
-    int32_t kv_len = (int32_t)n_keys;
-    KVL_TRY(kvl_verify_problem_create(1, &q_len, &kv_len, s->heads.n_q / s->heads.n_kv, 1,
-                                      s->head_dim, s->kv_dtype, s->q_dtype, false, false, &p));
+    const kvl_verify_case c = {.n_seqs = 1,
+                               .q_lens = {1},
+                               .kv_lens = {(int32_t)n_keys},
+                               .n_q_heads = s->heads.n_q / s->heads.n_kv,
+                               .n_kv_heads = 1,
+                               .head_dim = s->head_dim,
+                               .k_dtype = s->kv_dtype,
+                               .v_dtype = s->kv_dtype,
+                               .q_dtype = s->q_dtype};
+    KVL_TRY(kvl_verify_problem_create(&c, &p));
     p->scale = in->args.scale;
     p->softcap = s->softcap;
     p->causal = true;

@@ -20,7 +20,7 @@ typedef struct filler {
 
 /* A token of one KV head: the same values in every copy. */
 static void fill_row(const filler *f, const kvl_kv_view *view, int64_t s, int64_t t, int64_t h) {
-    size_t element = kvl_dtype_bytes(view->dtype);
+    size_t element = kvl_dtype_bytes(view->k_dtype);
     size_t offset = (size_t)kvl_kv_offset(view, s, t, h) * element;
     size_t bytes = (size_t)view->head_dim * element;
     uint64_t index = ((uint64_t)s << 31 | (uint64_t)t) * (uint64_t)view->n_kv_heads + (uint64_t)h;
@@ -121,7 +121,8 @@ static void set_view(kvl_attention_inputs *in) {
     int64_t slot_row = s->page_tokens * s->head_dim;
     in->view = (kvl_kv_view){.k_pool = in->k_pool,
                              .v_pool = in->v_pool,
-                             .dtype = s->kv_dtype,
+                             .k_dtype = s->kv_dtype,
+                             .v_dtype = s->kv_dtype,
                              .n_seqs = (int32_t)s->shape.n_seqs,
                              .n_kv_heads = s->heads.n_kv,
                              .head_dim = s->head_dim,

@@ -7,6 +7,7 @@
 #include "core/threads.h"
 #include "harness/kernels/axes.h"
 #include "harness/quality/quality.h"
+#include "harness/verify/case.h"
 
 /* One trial on its way to an answer. */
 typedef struct trial {
@@ -58,13 +59,17 @@ static kvl_status parse(const json_t *spec, trial *t) {
 
 /* The attention kernel against the oracle before anything is compared or timed. */
 static kvl_status verify(trial *t, kvl_findings *f) {
-    kvl_dtype kv_dtype, compute;
     const kvl_config *config = &t->model->config;
-    KVL_TRY(kvl_dtype_parse(t->spec.kv_dtype, &kv_dtype));
-    KVL_TRY(kvl_dtype_parse(t->spec.compute_dtype, &compute));
-    KVL_TRY(kvl_verify_attention_config(
-        t->spec.attention, kv_dtype, compute, config->n_q_heads, config->n_kv_heads,
-        config->head_dim, (int)t->spec.page_tokens, config->sliding_window, &t->verified));
+    kvl_verify_case c = {.n_q_heads = config->n_q_heads,
+                         .n_kv_heads = config->n_kv_heads,
+                         .head_dim = config->head_dim,
+                         .layout = {.page_tokens = t->spec.page_tokens},
+                         .window = config->sliding_window};
+    snprintf(c.kernel, sizeof c.kernel, "%s", t->spec.attention);
+    KVL_TRY(kvl_dtype_parse(t->spec.kv_dtype, &c.k_dtype));
+    c.v_dtype = c.k_dtype;
+    KVL_TRY(kvl_dtype_parse(t->spec.compute_dtype, &c.q_dtype));
+    KVL_TRY(kvl_verify_attention_config(&c, &t->verified));
     if (t->verified.state == KVL_VERIFY_SKIP)
         return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", t->verified.reason);
     if (t->verified.state == KVL_VERIFY_FAIL) {

@@ -1,4 +1,5 @@
 #include "harness/trial/trial.h"
+#include "harness/verify/case.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -81,13 +82,17 @@ static const char *outcome_of(kvl_status status) {
 /* Nothing is timed before it is right: the attention kernel against the oracle, with the trial's
  * heads, dtypes, page size and window. */
 static kvl_status verify(const kvl_model *model, const kvl_trial_spec_values *spec, findings *f) {
-    kvl_dtype kv_dtype, compute;
     const kvl_config *config = &model->config;
-    KVL_TRY(kvl_dtype_parse(spec->kv_dtype, &kv_dtype));
-    KVL_TRY(kvl_dtype_parse(spec->compute_dtype, &compute));
-    KVL_TRY(kvl_verify_attention_config(
-        spec->attention, kv_dtype, compute, config->n_q_heads, config->n_kv_heads, config->head_dim,
-        (int)spec->page_tokens, config->sliding_window, &f->verified));
+    kvl_verify_case c = {.n_q_heads = config->n_q_heads,
+                         .n_kv_heads = config->n_kv_heads,
+                         .head_dim = config->head_dim,
+                         .layout = {.page_tokens = spec->page_tokens},
+                         .window = config->sliding_window};
+    snprintf(c.kernel, sizeof c.kernel, "%s", spec->attention);
+    KVL_TRY(kvl_dtype_parse(spec->kv_dtype, &c.k_dtype));
+    c.v_dtype = c.k_dtype;
+    KVL_TRY(kvl_dtype_parse(spec->compute_dtype, &c.q_dtype));
+    KVL_TRY(kvl_verify_attention_config(&c, &f->verified));
     if (f->verified.state == KVL_VERIFY_SKIP)
         return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", f->verified.reason);
     if (f->verified.state == KVL_VERIFY_FAIL) {

@@ -117,6 +117,8 @@ static void check_chunk(bench *b) {
 static void check_paged(bench *b) {
     static const int64_t pages[] = {0, 1, 15, 16, 17, 64, 256};
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+        /* Scales of several tokens are other ones in pages that cut them elsewhere. */
+        if (b->c->scale_tokens > 1 && pages[i] % b->c->scale_tokens) continue;
         kvl_verify_layout layout = {.page_tokens = pages[i], .shuffled = true};
         kvl_verify_cache cache;
         char what[32];

@@ -30,22 +30,33 @@ static void *map_pool(uint64_t bytes) {
     return p == MAP_FAILED ? NULL : p;
 }
 
+static void *take(const kvl_verify_cache *cache, uint64_t bytes) {
+    return cache->sparse ? map_pool(bytes) : malloc(bytes);
+}
+
 static kvl_status allocate_pools(kvl_verify_cache *cache) {
     kvl_kv_view *view = &cache->view;
-    cache->pool_bytes = (uint64_t)view->pool_elems * kvl_dtype_bytes(view->dtype);
-    if (cache->sparse) {
-        view->k_pool = map_pool(cache->pool_bytes);
-        view->v_pool = map_pool(cache->pool_bytes);
-    } else {
-        view->k_pool = malloc(cache->pool_bytes);
-        view->v_pool = malloc(cache->pool_bytes);
+    cache->k_bytes = (uint64_t)view->pool_elems * kvl_dtype_bytes(view->k_dtype);
+    cache->v_bytes = (uint64_t)view->pool_elems * kvl_dtype_bytes(view->v_dtype);
+    view->k_pool = take(cache, cache->k_bytes);
+    view->v_pool = take(cache, cache->v_bytes);
+    bool ok = view->k_pool && view->v_pool;
+    if (view->k_scale_tokens) {
+        view->n_k_scales = view->n_v_scales = kvl_kv_scales_needed(view, view->k_scale_tokens);
+        cache->scale_bytes = (uint64_t)view->n_k_scales * sizeof(float);
+        view->k_scale = take(cache, cache->scale_bytes);
+        view->v_scale = take(cache, cache->scale_bytes);
+        ok = ok && view->k_scale && view->v_scale;
     }
-    if (!view->k_pool || !view->v_pool)
-        return kvl_fail(KVL_ERR_OOM, "no address space for two pools of %.1f GiB",
-                        (double)cache->pool_bytes / (1 << 30));
+    if (!ok)
+        return kvl_fail(KVL_ERR_OOM, "no address space for pools of %.1f GiB",
+                        (double)(cache->k_bytes + cache->v_bytes) / (1 << 30));
     if (cache->sparse) return KVL_OK;
-    fill_nan(view->dtype, view->k_pool, 0, view->pool_elems);
-    fill_nan(view->dtype, view->v_pool, 0, view->pool_elems);
+    fill_nan(view->k_dtype, view->k_pool, 0, view->pool_elems);
+    fill_nan(view->v_dtype, view->v_pool, 0, view->pool_elems);
+    if (!view->k_scale_tokens) return KVL_OK;
+    fill_nan(KVL_F32, view->k_scale, 0, view->n_k_scales);
+    fill_nan(KVL_F32, view->v_scale, 0, view->n_v_scales);
     return KVL_OK;
 }
 
@@ -99,8 +110,8 @@ static kvl_status place_slabs(const kvl_verify_problem *p, const kvl_verify_layo
     cache->view.pool_elems = base + (p->n_seqs + 1) * block;
     KVL_TRY(allocate_pools(cache));
     for (int32_t s = 0; cache->sparse && s < p->n_seqs; s++) {
-        fill_nan(p->kv_dtype, cache->view.k_pool, cache->slabs[s], block);
-        fill_nan(p->kv_dtype, cache->view.v_pool, cache->slabs[s], block);
+        fill_nan(p->k_dtype, cache->view.k_pool, cache->slabs[s], block);
+        fill_nan(p->v_dtype, cache->view.v_pool, cache->slabs[s], block);
     }
     return KVL_OK;
 }
@@ -150,25 +161,32 @@ static kvl_status place_pages(const kvl_verify_problem *p, const kvl_verify_layo
     cache->view.pool_elems = (first + n_pages) * block;
     KVL_TRY(allocate_pools(cache));
     if (!cache->sparse) return KVL_OK;
-    fill_nan(p->kv_dtype, cache->view.k_pool, first * block, n_pages * block);
-    fill_nan(p->kv_dtype, cache->view.v_pool, first * block, n_pages * block);
+    fill_nan(p->k_dtype, cache->view.k_pool, first * block, n_pages * block);
+    fill_nan(p->v_dtype, cache->view.v_pool, first * block, n_pages * block);
     return KVL_OK;
+}
+
+static void copy_row(const kvl_verify_problem *p, kvl_kv_view *view, int32_t s, int64_t t,
+                     int32_t h) {
+    size_t dim = (size_t)p->head_dim, row = (size_t)((p->kv_start[s] + t) * p->n_kv_heads + h);
+    size_t to = (size_t)kvl_kv_offset(view, s, t, h);
+    size_t k = kvl_dtype_bytes(p->k_dtype), v = kvl_dtype_bytes(p->v_dtype);
+    memcpy((uint8_t *)view->k_pool + to * k, p->k_codes + row * dim * k, dim * k);
+    memcpy((uint8_t *)view->v_pool + to * v, p->v_codes + row * dim * v, dim * v);
+    if (!view->k_scale_tokens) return;
+    int64_t at = kvl_kv_scale_index(view, view->k_scale_tokens, s, t, h);
+    view->k_scale[at] = p->k_scale[row];
+    view->v_scale[at] = p->v_scale[row];
 }
 
 static void copy_tokens(const kvl_verify_problem *p, kvl_verify_cache *cache) {
     kvl_kv_view *view = &cache->view;
-    size_t bytes = kvl_dtype_bytes(p->kv_dtype), row = (size_t)p->head_dim * bytes;
     for (int32_t s = 0; s < p->n_seqs; s++) {
         for (int64_t t = 0; t < p->kv_lens[s]; t++) {
             if (view->page_table &&
                 view->page_table[s * view->table_stride + t / view->page_tokens] < 0)
                 continue;
-            for (int32_t h = 0; h < p->n_kv_heads; h++) {
-                size_t from = (size_t)((p->kv_start[s] + t) * p->n_kv_heads + h) * row;
-                size_t to = (size_t)kvl_kv_offset(view, s, t, h) * bytes;
-                memcpy((uint8_t *)view->k_pool + to, p->k_codes + from, row);
-                memcpy((uint8_t *)view->v_pool + to, p->v_codes + from, row);
-            }
+            for (int32_t h = 0; h < p->n_kv_heads; h++) copy_row(p, view, s, t, h);
         }
     }
 }
@@ -177,10 +195,11 @@ kvl_status kvl_verify_cache_create(const kvl_verify_problem *p, const kvl_verify
                                    uint64_t seed, kvl_verify_cache *out) {
     memset(out, 0, sizeof *out);
     kvl_kv_view *view = &out->view;
-    view->dtype = p->kv_dtype;
+    view->k_dtype = p->k_dtype, view->v_dtype = p->v_dtype;
     view->n_seqs = p->n_seqs, view->n_kv_heads = p->n_kv_heads, view->head_dim = p->head_dim;
     view->kv_lens = p->kv_lens;
-    view->k_scale = p->k_scale, view->v_scale = p->v_scale;
+    view->k_scale_tokens = view->v_scale_tokens = p->scale_tokens;
+    if (!p->scale_tokens) view->k_scale = p->k_scale, view->v_scale = p->v_scale;
     out->sparse = layout->far;
     kvl_status status =
         layout->page_tokens ? place_pages(p, layout, seed, out) : place_slabs(p, layout, seed, out);
@@ -192,14 +211,20 @@ kvl_status kvl_verify_cache_create(const kvl_verify_problem *p, const kvl_verify
     return status;
 }
 
+static void give_back(const kvl_verify_cache *cache, void *memory, uint64_t bytes) {
+    if (!cache->sparse)
+        free(memory);
+    else if (memory)
+        munmap(memory, bytes);
+}
+
 void kvl_verify_cache_free(kvl_verify_cache *cache) {
-    void *pools[2] = {cache->view.k_pool, cache->view.v_pool};
-    for (int i = 0; i < 2; i++) {
-        if (!pools[i]) continue;
-        if (cache->sparse)
-            munmap(pools[i], cache->pool_bytes);
-        else
-            free(pools[i]);
+    kvl_kv_view *view = &cache->view;
+    give_back(cache, view->k_pool, cache->k_bytes);
+    give_back(cache, view->v_pool, cache->v_bytes);
+    if (view->k_scale_tokens) {
+        give_back(cache, view->k_scale, cache->scale_bytes);
+        give_back(cache, view->v_scale, cache->scale_bytes);
     }
     free(cache->table);
     free(cache->slabs);

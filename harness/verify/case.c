@@ -53,8 +53,12 @@ static void put_lengths(writer *w, const kvl_verify_case *c) {
 void kvl_verify_case_format(const kvl_verify_case *c, char *out, size_t out_bytes) {
     writer w = {out, 0, out_bytes};
     out[0] = '\0';
-    put(&w, "%s/%s/%s/%skv.%sq", kind_names[c->kind], c->kernel, kvl_isa_name(c->isa),
-        kvl_dtype_name(c->kv_dtype), kvl_dtype_name(c->q_dtype));
+    put(&w, "%s/%s/%s/%s", kind_names[c->kind], c->kernel, kvl_isa_name(c->isa),
+        kvl_dtype_name(c->k_dtype));
+    if (c->v_dtype == c->k_dtype)
+        put(&w, "kv.%sq", kvl_dtype_name(c->q_dtype));
+    else
+        put(&w, "k.%sv.%sq", kvl_dtype_name(c->v_dtype), kvl_dtype_name(c->q_dtype));
     if (c->o_dtype != KVL_F32) put(&w, ".%so", kvl_dtype_name(c->o_dtype));
     put(&w, "/hd%d.h%d:%d", c->head_dim, c->n_q_heads, c->n_kv_heads);
     put_layout(&w, &c->layout);
@@ -63,6 +67,7 @@ void kvl_verify_case_format(const kvl_verify_case *c, char *out, size_t out_byte
     if (c->window) put(&w, ".w%d", c->window);
     if (c->softcap > 0) put(&w, ".cap%.9g", (double)c->softcap);
     put(&w, "%s%s", c->sinks ? ".sinks" : "", c->scaled ? ".scaled" : "");
+    if (c->scale_tokens) put(&w, "%lld", (long long)c->scale_tokens);
     if (c->scale > 0) put(&w, ".scale%.9g", (double)c->scale);
     put(&w, "/seed%llu/%s", (unsigned long long)c->seed, pattern_names[c->pattern]);
 }
@@ -119,11 +124,17 @@ static kvl_status parse_dtype(char *word, const char *suffix, kvl_dtype max, kvl
 }
 
 static kvl_status parse_dtypes(char *text, kvl_verify_case *c) {
-    char *save = NULL, *kv = strtok_r(text, ".", &save), *q = strtok_r(NULL, ".", &save),
-         *o = strtok_r(NULL, ".", &save);
-    if (!kv || !q || strtok_r(NULL, ".", &save))
-        return wrong("dtypes", kv ? kv : "", "<dtype>kv.<dtype>q or <dtype>kv.<dtype>q.<dtype>o");
-    KVL_TRY(parse_dtype(kv, "kv", KVL_FP8_E5M2, &c->kv_dtype));
+    static const char *const form =
+        "<dtype>kv.<dtype>q or <dtype>kv.<dtype>q.<dtype>o (or <dtype>k.<dtype>v for kv)";
+    char *save = NULL, *k = strtok_r(text, ".", &save), *v = k;
+    size_t n = k ? strlen(k) : 0;
+    bool both = n > 2 && strcmp(k + n - 2, "kv") == 0;
+    if (!both) v = strtok_r(NULL, ".", &save);
+    char *q = strtok_r(NULL, ".", &save), *o = strtok_r(NULL, ".", &save);
+    if (!k || !v || !q || strtok_r(NULL, ".", &save)) return wrong("dtypes", k ? k : "", form);
+    KVL_TRY(parse_dtype(k, both ? "kv" : "k", KVL_KV_DTYPE_LAST, &c->k_dtype));
+    c->v_dtype = c->k_dtype;
+    if (!both) KVL_TRY(parse_dtype(v, "v", KVL_KV_DTYPE_LAST, &c->v_dtype));
     KVL_TRY(parse_dtype(q, "q", KVL_BF16, &c->q_dtype));
     c->o_dtype = KVL_F32;
     return o ? parse_dtype(o, "o", KVL_BF16, &c->o_dtype) : KVL_OK;
@@ -194,9 +205,10 @@ static kvl_status parse_mask(const char *text, kvl_verify_case *c) {
     c->causal = eat(&at, "causal");
     if (!c->causal) ok = eat(&at, "full");
     while (ok && *at) {
-        if (eat(&at, ".scaled"))
-            ok = !c->scaled, c->scaled = true;
-        else if (eat(&at, ".scale"))
+        if (eat(&at, ".scaled")) {
+            ok = !c->scaled && (*at == '.' || !*at || number(&at, 1, 1 << 20, &c->scale_tokens));
+            c->scaled = true;
+        } else if (eat(&at, ".scale"))
             ok = c->scale == 0 && positive(&at, &c->scale);
         else if (eat(&at, ".sinks"))
             ok = !c->sinks, c->sinks = true;
@@ -206,8 +218,9 @@ static kvl_status parse_mask(const char *text, kvl_verify_case *c) {
             ok = eat(&at, ".w") && c->window == 0 && number32(&at, 1, INT_MAX, &c->window);
     }
     return ok ? KVL_OK
-              : wrong("mask", text,
-                      "causal or full, then .w<window> .cap<softcap> .sinks .scaled .scale<x>");
+              : wrong(
+                    "mask", text,
+                    "causal or full, then .w<window> .cap<softcap> .sinks .scaled[<n>] .scale<x>");
 }
 
 static kvl_status parse_seed(const char *text, uint64_t *out) {

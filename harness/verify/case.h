@@ -10,13 +10,14 @@
  *           attn-chunk      and queries in chunks of 1, 7 and 64 give the bits of the whole
  *           attn-paged      and pages of 1, 15, 16, 17, 64, 256 and contiguous give the same bits
  *           attn-merge      and merge(O, LSE) over two or three parts of the keys is the whole
- *   dtypes  KV cache, Q and (f32 when left out) O
+ *   dtypes  KV cache (<dtype>kv, or <dtype>k.<dtype>v), Q and (f32 when left out) O
  *   heads   hd<head_dim>.h<n_q_heads>:<n_kv_heads>
  *   layout  contig or page<page_tokens>, then .shuf (page or slab order), .shared (equal prefixes
  *           lie in shared pages), .far (offsets past 2^31 elements), .tok (token-major strides)
  *   lengths <q_len>q<kv_len> a sequence, joined by +; <q_len>q<kv_len>x<n> repeats it
  *   mask    causal or full, then .w<window> .cap<softcap> .sinks .scaled (K and V scales per head)
- *           .scale<softmax scale> (1 / sqrt(head_dim) when left out)
+ *           or .scaled<n> (per n tokens and head) .scale<softmax scale> (1 / sqrt(head_dim) when
+ *           left out)
  *   data    normal, flat, vmax, onehot, rising, alt, big: see harness/verify/problem.c
  */
 #ifndef KVL_HARNESS_VERIFY_CASE_H
@@ -58,11 +59,11 @@ typedef struct kvl_verify_layout {
     bool shuffled, shared, far, token_major;
 } kvl_verify_layout;
 
-typedef struct kvl_verify_case {
+struct kvl_verify_case {
     kvl_verify_kind kind;
     char kernel[32];
     kvl_isa isa;
-    kvl_dtype kv_dtype, q_dtype, o_dtype;
+    kvl_dtype k_dtype, v_dtype, q_dtype, o_dtype;
     int32_t head_dim, n_q_heads, n_kv_heads;
     kvl_verify_layout layout;
     int32_t n_seqs;
@@ -71,10 +72,12 @@ typedef struct kvl_verify_case {
     int32_t window;
     float softcap;
     bool sinks, scaled;
-    float scale; /* 0 = 1 / sqrt(head_dim) */
+    int64_t scale_tokens; /* scaled: one for so many tokens; 0 = one a head */
+    float scale;          /* 0 = 1 / sqrt(head_dim) */
     uint64_t seed;
     kvl_verify_pattern pattern;
-} kvl_verify_case;
+};
+typedef struct kvl_verify_case kvl_verify_case;
 
 /* Writes the id of `c` to `out` (KVL_VERIFY_ID_BYTES of harness/verify/verify.h suffice for what
  * the generator makes). */

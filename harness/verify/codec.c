@@ -13,7 +13,7 @@ typedef struct float_format {
 static const float_format formats[] = {
     [KVL_F32] = {8, 23, 127, false, false},   [KVL_F16] = {5, 10, 15, false, false},
     [KVL_BF16] = {8, 7, 127, false, false},   [KVL_FP8_E4M3] = {4, 3, 7, true, true},
-    [KVL_FP8_E5M2] = {5, 2, 15, false, true},
+    [KVL_FP8_E5M2] = {5, 2, 15, false, true}, [KVL_I8] = {0}, /* an integer: see below */
 };
 
 /* Shared by every code of NaN or beyond: exponent and mantissa bits all ones. */
@@ -43,6 +43,7 @@ static double pow2(int n) {
 double kvl_verify_value(kvl_dtype dtype, uint32_t code) {
     const float_format *f = &formats[dtype];
     if (dtype == KVL_F32) return float_of(code);
+    if (dtype == KVL_I8) return (double)(int8_t)(uint8_t)code;
     uint32_t magnitude = code & all_ones(f), mantissa = magnitude & ((1u << f->man_bits) - 1);
     int exponent = (int)(magnitude >> f->man_bits);
     double sign = code >> (f->exp_bits + f->man_bits) & 1 ? -1.0 : 1.0;
@@ -55,10 +56,18 @@ double kvl_verify_value(kvl_dtype dtype, uint32_t code) {
 }
 
 double kvl_verify_max_finite(kvl_dtype dtype) {
+    if (dtype == KVL_I8) return INT8_MAX;
     return kvl_verify_value(dtype, max_code(&formats[dtype]));
 }
 
+/* -127 to 127, ties to even; -128 is no code, and NaN, which has none, becomes 0. */
+static uint32_t integer_code(double x) {
+    double n = isnan(x) ? 0 : rint(fmin(fmax(x, -INT8_MAX), INT8_MAX));
+    return (uint8_t)(int8_t)n;
+}
+
 uint32_t kvl_verify_code(kvl_dtype dtype, double x) {
+    if (dtype == KVL_I8) return integer_code(x);
     const float_format *f = &formats[dtype];
     uint32_t sign = signbit(x) ? 1u << (f->exp_bits + f->man_bits) : 0;
     double magnitude = fabs(x);

@@ -7,11 +7,11 @@
 
 #include "core/dtype.h"
 
-/* Value of a code of f32, f16, bf16, fp8_e4m3 or fp8_e5m2. */
+/* Value of a code of f32, f16, bf16, fp8_e4m3, fp8_e5m2 or int8. */
 double kvl_verify_value(kvl_dtype dtype, uint32_t code);
 
-/* Nearest code, ties to even. fp8 saturates, the others overflow to infinity; NaN gives a quiet
- * NaN. */
+/* Nearest code, ties to even. fp8 and int8 saturate, the others overflow to infinity; NaN gives
+ * a quiet NaN, in int8 0. */
 uint32_t kvl_verify_code(kvl_dtype dtype, double x);
 
 /* x rounded to `dtype`; f64 keeps it. */

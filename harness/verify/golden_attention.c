@@ -68,7 +68,8 @@ static kvl_status read_shape(const json_t *object, golden_case *g) {
     KVL_TRY(kvl_json_bool(at, object, "causal", true, &c->causal));
     KVL_TRY(kvl_json_bool(at, object, "sinks", true, &c->sinks));
     KVL_TRY(kvl_json_bool(at, object, "kv_scaled", true, &c->scaled));
-    KVL_TRY(torch_dtype(at, object, "kv_dtype", KVL_FP8_E5M2, &c->kv_dtype));
+    KVL_TRY(torch_dtype(at, object, "kv_dtype", KVL_FP8_E5M2, &c->k_dtype));
+    c->v_dtype = c->k_dtype;
     KVL_TRY(torch_dtype(at, object, "q_dtype", KVL_BF16, &c->q_dtype));
     if (heads % kv_heads)
         return kvl_fail(KVL_ERR_INPUT, "%s: n_q_heads %lld: not a multiple of n_kv_heads %lld", at,
@@ -102,8 +103,8 @@ static kvl_status load_tensors(const kvl_safetensors *st, const char *path, cons
     int64_t n_kv = p->kv_start[p->n_seqs] * p->n_kv_heads * p->head_dim;
     const kvl_st_tensor *q, *k, *v;
     KVL_TRY(tensor(st, path, g, "q", p->q_dtype, n_q, &q));
-    KVL_TRY(tensor(st, path, g, "k", p->kv_dtype, n_kv, &k));
-    KVL_TRY(tensor(st, path, g, "v", p->kv_dtype, n_kv, &v));
+    KVL_TRY(tensor(st, path, g, "k", p->k_dtype, n_kv, &k));
+    KVL_TRY(tensor(st, path, g, "v", p->v_dtype, n_kv, &v));
     KVL_TRY(tensor(st, path, g, "o", KVL_F32, n_q, o));
     KVL_TRY(tensor(st, path, g, "lse", KVL_F64, rows, lse));
     memcpy(p->q_codes, q->data, q->bytes);
@@ -187,9 +188,7 @@ static kvl_status run_case(kvl_verify_golden_run *run, const kvl_safetensors *st
     snprintf(g.label, sizeof g.label, "%.4000s: %.64s", json_path, g.id);
     KVL_TRY(read_shape(object, &g));
     const kvl_verify_case *c = &g.c;
-    KVL_TRY(kvl_verify_problem_create(c->n_seqs, c->q_lens, c->kv_lens, c->n_q_heads, c->n_kv_heads,
-                                      c->head_dim, c->kv_dtype, c->q_dtype, c->sinks, c->scaled,
-                                      &p));
+    KVL_TRY(kvl_verify_problem_create(c, &p));
     kvl_status status = load_tensors(st, st_path, &g, p, &o, &lse);
     if (status == KVL_OK) status = kvl_verify_truth_create(p, &truth);
     if (status == KVL_OK) {

@@ -53,12 +53,15 @@ static const int32_t windows[] = {0, 1, 2, 15, 16, 17, 33, 64, 1000};
 static const float softcaps[] = {0, 30, 2};
 static const kvl_dtype q_dtypes[] = {KVL_F32, KVL_BF16, KVL_F16};
 
-enum { N_MASKS = 2, N_OUTPUTS = 2, N_SWITCH = 2 };
+/* V is stored as K is, or as one of the next two formats; scales are none, static, of a token each
+ * or of a group of tokens. */
+enum { N_MASKS = 2, N_OUTPUTS = 2, N_SWITCH = 2, N_V = 3, N_SCALES = 4, GROUP_OF_SLABS = 16 };
 
 /* The order in which axes stand in a covering array. */
 typedef enum axis {
     AXIS_ENGINE,
     AXIS_KV,
+    AXIS_V,
     AXIS_Q,
     AXIS_O,
     AXIS_DIM,
@@ -96,6 +99,7 @@ static bool emit(const lister *l, const kvl_verify_engine *e, kvl_verify_case *c
 static void axis_sizes(const lister *l, int n_engines, int *sizes) {
     sizes[AXIS_ENGINE] = n_engines;
     sizes[AXIS_KV] = (int)l->scope->n_kv_dtypes;
+    sizes[AXIS_V] = l->scope->n_kv_dtypes < N_V ? (int)l->scope->n_kv_dtypes : N_V;
     sizes[AXIS_Q] = COUNT(q_dtypes);
     sizes[AXIS_O] = N_OUTPUTS;
     sizes[AXIS_DIM] = COUNT(head_dims);
@@ -105,14 +109,16 @@ static void axis_sizes(const lister *l, int n_engines, int *sizes) {
     sizes[AXIS_MASK] = N_MASKS;
     sizes[AXIS_WINDOW] = COUNT(windows);
     sizes[AXIS_CAP] = COUNT(softcaps);
-    sizes[AXIS_SINKS] = sizes[AXIS_SCALED] = N_SWITCH;
+    sizes[AXIS_SINKS] = N_SWITCH;
+    sizes[AXIS_SCALED] = N_SCALES;
     sizes[AXIS_PATTERN] = KVL_N_PATTERNS;
 }
 
 /* Every text here is a constant of this file that parses; `row` holds one value an axis. */
 static void case_of(const lister *l, const uint16_t *row, uint64_t seed, kvl_verify_case *c) {
     memset(c, 0, sizeof *c);
-    c->kv_dtype = l->scope->kv_dtypes[row[AXIS_KV]];
+    c->k_dtype = l->scope->kv_dtypes[row[AXIS_KV]];
+    c->v_dtype = l->scope->kv_dtypes[(row[AXIS_KV] + row[AXIS_V]) % l->scope->n_kv_dtypes];
     c->q_dtype = q_dtypes[row[AXIS_Q]];
     c->o_dtype = row[AXIS_O] ? c->q_dtype : KVL_F32;
     c->head_dim = head_dims[row[AXIS_DIM]];
@@ -124,7 +130,10 @@ static void case_of(const lister *l, const uint16_t *row, uint64_t seed, kvl_ver
     c->window = windows[row[AXIS_WINDOW]];
     c->softcap = softcaps[row[AXIS_CAP]];
     c->sinks = row[AXIS_SINKS] == 1;
-    c->scaled = row[AXIS_SCALED] == 1;
+    c->scaled = row[AXIS_SCALED] > 0;
+    if (row[AXIS_SCALED] == 2) c->scale_tokens = 1;
+    if (row[AXIS_SCALED] == 3)
+        c->scale_tokens = c->layout.page_tokens ? c->layout.page_tokens : GROUP_OF_SLABS;
     c->pattern = (kvl_verify_pattern)row[AXIS_PATTERN];
     c->seed = seed;
     /* |V| of 1e30 has no f16 output. */
@@ -212,6 +221,11 @@ static const hand hands[] = {
     {"attn", "hd64.h4:2/page1.shuf/1q1+2q2+3q3+63q63+64q64+65q65/causal/seed22/normal", false},
     {"attn", "hd64.h4:2/page16.shuf.shared/1q33+7q40+1q64+16q48/causal/seed23/alt", true},
     {"attn", "hd64.h4:2/page16.shuf.shared.tok/1q33+7q40/causal.w20.scaled/seed24/normal", false},
+    /* Scales that go with tokens: of one, of a page, of half a page; few rows and many. */
+    {"attn", "hd64.h9:3/page16.shuf/1q129+1q0+7q40/causal.scaled1/seed27/normal", true},
+    {"attn", "hd64.h6:2/page16.shuf.shared/1q70+40q300/causal.scaled16/seed28/alt", true},
+    {"attn", "hd80.h4:2/contig/1q700+33q90/causal.w40.sinks.scaled16/seed29/normal", true},
+    {"attn", "hd64.h4:2/page64.tok/1q513+20q129/causal.cap30.scaled32/seed30/normal", false},
     /* Offsets past 2^31 elements. */
     {"attn", "hd128.h4:2/page16.shuf.far/1q300+9q50/causal/seed25/normal", false},
     {"attn", "hd128.h4:2/contig.far/1q300+9q50/causal/seed26/normal", false},
@@ -224,6 +238,9 @@ static const hand hands[] = {
     {"attn-chunk", "hd112.h10:2/page15/80q80/causal.w33.cap30.sinks/seed36/normal", false},
     {"attn-paged", "hd64.h9:3/page16/1q513+33q129+1q0/causal/seed37/normal", true},
     {"attn-paged", "hd72.h5:1/contig/17q300+1q64/causal.w50.sinks/seed38/normal", false},
+    {"attn-paged", "hd64.h4:2/page16/17q300+1q64/causal.scaled1/seed43/normal", false},
+    {"attn-paged", "hd64.h4:2/page16/17q300+1q64/causal.scaled16/seed44/normal", false},
+    {"attn-chunk", "hd64.h9:3/page16.shuf/70q129+1q17/causal.scaled16/seed45/normal", false},
     {"attn-merge", "hd64.h9:3/contig/1q513+1q2+1q0+3q64/full/seed39/normal", true},
     {"attn-merge", "hd128.h4:1/contig/1q1200/full.cap30.sinks/seed40/big", false},
 };

@@ -168,7 +168,7 @@ kvl_status kvl_verify_truth_create(const kvl_verify_problem *p, kvl_verify_truth
         out->o && out->rows ? KVL_OK : kvl_fail(KVL_ERR_OOM, "out of memory for the oracle");
     if (status == KVL_OK) status = oracle(p, p->k, p->v, out->n_rows, out->o, out->rows);
     if (status == KVL_OK && p->k_raw) {
-        if (p->kv_dtype == KVL_F32 && !p->k_scale)
+        if (p->k_dtype == KVL_F32 && p->v_dtype == KVL_F32 && !p->k_scale)
             out->format_error = 0;
         else
             status = format_error(p, out);

@@ -30,20 +30,21 @@ static void *array(int64_t n, size_t bytes, bool *ok) {
     return p;
 }
 
-static bool allocate(kvl_verify_problem *p, bool sinks, bool scaled) {
+static bool allocate(kvl_verify_problem *p, const kvl_verify_case *c) {
     bool ok = true;
     int64_t q = kvl_verify_n_q(p) * p->n_q_heads * p->head_dim;
     int64_t kv = p->kv_start[p->n_seqs] * p->n_kv_heads * p->head_dim;
     p->q_codes = array(q, kvl_dtype_bytes(p->q_dtype), &ok);
-    p->k_codes = array(kv, kvl_dtype_bytes(p->kv_dtype), &ok);
-    p->v_codes = array(kv, kvl_dtype_bytes(p->kv_dtype), &ok);
+    p->k_codes = array(kv, kvl_dtype_bytes(p->k_dtype), &ok);
+    p->v_codes = array(kv, kvl_dtype_bytes(p->v_dtype), &ok);
     p->q = array(q, sizeof(double), &ok);
     p->k = array(kv, sizeof(double), &ok);
     p->v = array(kv, sizeof(double), &ok);
-    if (sinks) p->sinks = array(p->n_q_heads, sizeof(float), &ok);
-    if (scaled) {
-        p->k_scale = array(p->n_kv_heads, sizeof(float), &ok);
-        p->v_scale = array(p->n_kv_heads, sizeof(float), &ok);
+    if (c->sinks) p->sinks = array(p->n_q_heads, sizeof(float), &ok);
+    if (c->scaled) {
+        int64_t n = p->scale_tokens ? p->kv_start[p->n_seqs] * p->n_kv_heads : p->n_kv_heads;
+        p->k_scale = array(n, sizeof(float), &ok);
+        p->v_scale = array(n, sizeof(float), &ok);
     }
     return ok;
 }
@@ -56,25 +57,24 @@ static bool sizes_fit(const kvl_verify_problem *p) {
     return kvl_verify_n_q(p) <= limit / q_row && p->kv_start[p->n_seqs] <= limit / kv_row;
 }
 
-kvl_status kvl_verify_problem_create(int32_t n_seqs, const int32_t *q_lens, const int32_t *kv_lens,
-                                     int32_t n_q_heads, int32_t n_kv_heads, int32_t head_dim,
-                                     kvl_dtype kv_dtype, kvl_dtype q_dtype, bool sinks, bool scaled,
-                                     kvl_verify_problem **out) {
+kvl_status kvl_verify_problem_create(const kvl_verify_case *c, kvl_verify_problem **out) {
     bool ok = true;
+    const int32_t n_seqs = c->n_seqs;
     kvl_verify_problem *p = array(1, sizeof *p, &ok);
     if (!ok) return kvl_fail(KVL_ERR_OOM, "out of memory for a verification problem");
-    p->n_seqs = n_seqs, p->n_q_heads = n_q_heads, p->n_kv_heads = n_kv_heads;
-    p->head_dim = head_dim, p->kv_dtype = kv_dtype, p->q_dtype = q_dtype;
+    p->n_seqs = n_seqs, p->n_q_heads = c->n_q_heads, p->n_kv_heads = c->n_kv_heads;
+    p->head_dim = c->head_dim, p->q_dtype = c->q_dtype;
+    p->k_dtype = c->k_dtype, p->v_dtype = c->v_dtype, p->scale_tokens = c->scale_tokens;
     p->q_start = array(n_seqs + 1, sizeof *p->q_start, &ok);
     p->kv_lens = array(n_seqs, sizeof *p->kv_lens, &ok);
     p->kv_start = array(n_seqs + 1, sizeof *p->kv_start, &ok);
     int64_t n_q = 0;
     for (int32_t s = 0; ok && s < n_seqs; s++) {
-        n_q += q_lens[s];
+        n_q += c->q_lens[s];
         if (n_q > 1 << 24) break;
         p->q_start[s + 1] = (int32_t)n_q;
-        p->kv_lens[s] = kv_lens[s];
-        p->kv_start[s + 1] = p->kv_start[s] + kv_lens[s];
+        p->kv_lens[s] = c->kv_lens[s];
+        p->kv_start[s + 1] = p->kv_start[s] + c->kv_lens[s];
     }
     if (n_q > 1 << 24 || (ok && !sizes_fit(p))) {
         int64_t n_kv = p->kv_start[n_seqs];
@@ -83,7 +83,7 @@ kvl_status kvl_verify_problem_create(int32_t n_seqs, const int32_t *q_lens, cons
                         "%lld query tokens on %lld keys are too much to check in float64",
                         (long long)n_q, (long long)n_kv);
     }
-    if (!ok || !allocate(p, sinks, scaled)) {
+    if (!ok || !allocate(p, c)) {
         kvl_verify_problem_free(p);
         return kvl_fail(KVL_ERR_OOM, "out of memory for a verification problem");
     }
@@ -99,22 +99,22 @@ void kvl_verify_problem_free(kvl_verify_problem *p) {
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) free(owned[i]);
 }
 
-static void decode_kv(const kvl_verify_problem *p, const uint8_t *codes, const float *scales,
-                      double *out) {
+static void decode_kv(const kvl_verify_problem *p, kvl_dtype dtype, const uint8_t *codes,
+                      const float *scales, double *out) {
     int64_t rows = p->kv_start[p->n_seqs] * p->n_kv_heads;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        double scale = scales ? scales[r % p->n_kv_heads] : 1.0;
+        double scale = kvl_verify_scale(p, scales, r);
         for (int64_t i = r * p->head_dim; i < (r + 1) * p->head_dim; i++)
-            out[i] = kvl_verify_value_at(p->kv_dtype, codes, i) * scale;
+            out[i] = kvl_verify_value_at(dtype, codes, i) * scale;
     }
 }
 
 void kvl_verify_problem_decode(kvl_verify_problem *p) {
     int64_t n = kvl_verify_n_q(p) * p->n_q_heads * p->head_dim;
     for (int64_t i = 0; i < n; i++) p->q[i] = kvl_verify_value_at(p->q_dtype, p->q_codes, i);
-    decode_kv(p, p->k_codes, p->k_scale, p->k);
-    decode_kv(p, p->v_codes, p->v_scale, p->v);
+    decode_kv(p, p->k_dtype, p->k_codes, p->k_scale, p->k);
+    decode_kv(p, p->v_dtype, p->v_codes, p->v_scale, p->v);
 }
 
 /* ---- seeded data ------------------------------------------------------------------------------
@@ -126,15 +126,14 @@ static void encode_q(kvl_verify_problem *p, const float *q) {
         kvl_verify_code_put(p->q_dtype, p->q_codes, i, kvl_verify_code(p->q_dtype, q[i]));
 }
 
-static void encode_kv(kvl_verify_problem *p, const float *raw, const float *scales,
+static void encode_kv(kvl_verify_problem *p, kvl_dtype dtype, const float *raw, const float *scales,
                       uint8_t *codes) {
     int64_t rows = p->kv_start[p->n_seqs] * p->n_kv_heads;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-        double scale = scales ? scales[r % p->n_kv_heads] : 1.0;
+        double scale = kvl_verify_scale(p, scales, r);
         for (int64_t i = r * p->head_dim; i < (r + 1) * p->head_dim; i++)
-            kvl_verify_code_put(p->kv_dtype, codes, i,
-                                kvl_verify_code(p->kv_dtype, raw[i] / scale));
+            kvl_verify_code_put(dtype, codes, i, kvl_verify_code(dtype, raw[i] / scale));
     }
 }
 
@@ -148,7 +147,7 @@ static float k_value(const kvl_verify_case *c, int64_t t, int64_t kv_len, int32_
 }
 
 static float v_value(const kvl_verify_case *c, int64_t t, float z) {
-    double top = kvl_verify_max_finite(c->kv_dtype);
+    double top = kvl_verify_max_finite(c->v_dtype);
     switch (c->pattern) {
     case KVL_PATTERN_FLAT:
         return 1.0f;
@@ -236,29 +235,64 @@ static void share_prefix(const kvl_verify_case *c, kvl_verify_problem *p, float 
     }
 }
 
+/* Scales of a group of tokens (or of all) and head, between 0.25 and 3; integers of it as many as
+ * int8 has. Shared tokens have the scales of the first sequence. */
+static void set_scale(const kvl_verify_case *c, kvl_verify_problem *p, int64_t group, int32_t h,
+                      int64_t row) {
+    kvl_rng rng = kvl_rng_make(c->seed, STREAM_SCALES);
+    uint64_t at = 2 * (uint64_t)(group * c->n_kv_heads + h);
+    for (int i = 0; i < 2; i++) {
+        double unit = (double)(kvl_rng_at(&rng, at + (uint64_t)i) >> 11) * 0x1p-53;
+        bool integer = (i ? c->v_dtype : c->k_dtype) == KVL_I8;
+        (i ? p->v_scale : p->k_scale)[row] = (float)((0.25 + 2.75 * unit) / (integer ? 32 : 1));
+    }
+    /* Beside the maximum there is no room for a scale above 1. */
+    if (c->pattern == KVL_PATTERN_VMAX) p->v_scale[row] = 1.0f;
+}
+
+static void fill_scales(const kvl_verify_case *c, kvl_verify_problem *p) {
+    if (!p->k_scale) return;
+    for (int32_t h = 0; h < c->n_kv_heads; h++) {
+        if (!c->scale_tokens) set_scale(c, p, 0, h, h);
+        for (int32_t s = 0; c->scale_tokens && s < c->n_seqs; s++) {
+            for (int64_t t = 0; t < c->kv_lens[s]; t++) {
+                int64_t group = t / c->scale_tokens;
+                if (t >= p->shared_tokens) group += (int64_t)(s + 1) << 32;
+                set_scale(c, p, group, h, (p->kv_start[s] + t) * c->n_kv_heads + h);
+            }
+        }
+    }
+}
+
 static void fill_extras(const kvl_verify_case *c, kvl_verify_problem *p) {
     kvl_rng rng = kvl_rng_make(c->seed, STREAM_SINKS);
     for (int32_t h = 0; p->sinks && h < c->n_q_heads; h++) p->sinks[h] = 2 * kvl_rng_normal(&rng);
-    rng = kvl_rng_make(c->seed, STREAM_SCALES);
-    for (int32_t h = 0; p->k_scale && h < c->n_kv_heads; h++) {
-        p->k_scale[h] = (float)(0.25 + 2.75 * kvl_rng_unit(&rng));
-        p->v_scale[h] = (float)(0.25 + 2.75 * kvl_rng_unit(&rng));
-        /* Beside the maximum there is no room for a scale above 1. */
-        if (c->pattern == KVL_PATTERN_VMAX) p->v_scale[h] = 1.0f;
-    }
+    fill_scales(c, p);
     p->scale = c->scale > 0 ? c->scale : (float)(1.0 / sqrt(c->head_dim));
     p->softcap = c->softcap, p->causal = c->causal, p->window = c->window;
 }
 
+/* Groups of tokens must lie in pages as they lie in sequences. */
+static kvl_status check_scale_tokens(const kvl_verify_case *c) {
+    int64_t n = c->scale_tokens, page = c->layout.page_tokens;
+    if (n > 1 && (page % n != 0 || c->kind == KVL_VERIFY_MERGE))
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "scales of %lld tokens need pages of a multiple of that, or contiguous, "
+                        "and whole sequences",
+                        (long long)n);
+    if (n && c->kind == KVL_VERIFY_MERGE)
+        return kvl_fail(KVL_ERR_UNSUPPORTED, "attn-merge moves slabs, which scales do not follow");
+    return KVL_OK;
+}
+
 kvl_status kvl_verify_problem_make(const kvl_verify_case *c, kvl_verify_problem **out) {
-    if (c->pattern == KVL_PATTERN_VMAX && c->o_dtype == KVL_F16 && c->kv_dtype != KVL_F16 &&
-        c->kv_dtype != KVL_FP8_E4M3 && c->kv_dtype != KVL_FP8_E5M2)
+    if (c->pattern == KVL_PATTERN_VMAX && c->o_dtype == KVL_F16 &&
+        (c->v_dtype == KVL_F32 || c->v_dtype == KVL_BF16))
         return kvl_fail(KVL_ERR_UNSUPPORTED, "V near the maximum of %s does not fit an f16 output",
-                        kvl_dtype_name(c->kv_dtype));
+                        kvl_dtype_name(c->v_dtype));
     kvl_verify_problem *p;
-    KVL_TRY(kvl_verify_problem_create(c->n_seqs, c->q_lens, c->kv_lens, c->n_q_heads, c->n_kv_heads,
-                                      c->head_dim, c->kv_dtype, c->q_dtype, c->sinks, c->scaled,
-                                      &p));
+    KVL_TRY(check_scale_tokens(c));
+    KVL_TRY(kvl_verify_problem_create(c, &p));
     int64_t n_q = kvl_verify_n_q(p) * c->n_q_heads * c->head_dim;
     int64_t n_kv = p->kv_start[p->n_seqs] * c->n_kv_heads * c->head_dim;
     bool ok = true;
@@ -270,14 +304,14 @@ kvl_status kvl_verify_problem_make(const kvl_verify_case *c, kvl_verify_problem 
         kvl_verify_problem_free(p);
         return kvl_fail(KVL_ERR_OOM, "out of memory for a verification problem");
     }
-    fill_extras(c, p);
     fill_kv(c, p, p->k_raw, p->v_raw);
     if (c->layout.shared) share_prefix(c, p, p->k_raw, p->v_raw);
+    fill_extras(c, p);
     kvl_rng_fill_normal(c->seed, STREAM_Q, 1.0f, q, n_q);
     fill_q(c, p, p->k_raw, q);
     encode_q(p, q);
-    encode_kv(p, p->k_raw, p->k_scale, p->k_codes);
-    encode_kv(p, p->v_raw, p->v_scale, p->v_codes);
+    encode_kv(p, p->k_dtype, p->k_raw, p->k_scale, p->k_codes);
+    encode_kv(p, p->v_dtype, p->v_raw, p->v_scale, p->v_codes);
     kvl_verify_problem_decode(p);
     free(q);
     *out = p;

@@ -245,13 +245,15 @@ static bool is_within(const runner *r, const char *id) {
         return !scope->by_attention && !(scope->by_kv_dtype && strncmp(id, "kv/", 3) != 0) &&
                !(scope->by_isa && strncmp(id, "alloc/", 6) == 0);
     if (kvl_verify_case_parse(id, &c) != KVL_OK) return true;
-    bool module = !scope->by_attention, dtype = !scope->by_kv_dtype, isa = !scope->by_isa;
+    bool module = !scope->by_attention, k = !scope->by_kv_dtype, v = k, isa = !scope->by_isa;
     for (size_t i = 0; i < scope->n_modules; i++)
         module = module || strcmp(scope->modules[i]->name, c.kernel) == 0;
-    for (size_t i = 0; i < scope->n_kv_dtypes; i++)
-        dtype = dtype || scope->kv_dtypes[i] == c.kv_dtype;
+    for (size_t i = 0; i < scope->n_kv_dtypes; i++) {
+        k = k || scope->kv_dtypes[i] == c.k_dtype;
+        v = v || scope->kv_dtypes[i] == c.v_dtype;
+    }
     for (size_t i = 0; i < scope->n_isas; i++) isa = isa || scope->isas[i] == c.isa;
-    return module && dtype && isa;
+    return module && k && v && isa;
 }
 
 /* An id that is no glob: run it whether it is listed or not. */
@@ -294,43 +296,47 @@ static double severity(const kvl_verify_result *r) {
     return r->bound > 0 ? r->max_abs / r->bound : 0;
 }
 
-kvl_status kvl_verify_attention_config(const char *attention, kvl_dtype kv_dtype, kvl_dtype q_dtype,
-                                       int n_q_heads, int n_kv_heads, int head_dim, int page_tokens,
-                                       int window, kvl_verify_result *out) {
+static kvl_status check_config(const kvl_verify_case *c) {
+    if (c->n_kv_heads >= 1 && c->n_q_heads >= 1 && c->n_q_heads % c->n_kv_heads == 0 &&
+        c->head_dim >= 1 && c->head_dim <= 4096 && c->layout.page_tokens >= 0 && c->window >= 0 &&
+        kvl_kv_format_of(c->k_dtype) && kvl_kv_format_of(c->v_dtype) && c->q_dtype <= KVL_BF16)
+        return KVL_OK;
+    return kvl_fail(KVL_ERR_INPUT,
+                    "verify: heads %d:%d, head_dim %d, page_tokens %lld, window %d, dtypes %s, %s, "
+                    "%s",
+                    c->n_q_heads, c->n_kv_heads, c->head_dim, (long long)c->layout.page_tokens,
+                    c->window, kvl_dtype_name(c->k_dtype), kvl_dtype_name(c->v_dtype),
+                    kvl_dtype_name(c->q_dtype));
+}
+
+kvl_status kvl_verify_attention_config(const kvl_verify_case *config, kvl_verify_result *out) {
     /* Lengths around pages and windows of common sizes, as decode, prefill, chunk and mixed. */
     static const char *const lengths[] = {"1q1+1q15+1q16+1q17+1q0", "1q257", "17q17", "7q77+1q64"};
     static const kvl_verify_pattern patterns[] = {KVL_PATTERN_NORMAL, KVL_PATTERN_ALT,
                                                   KVL_PATTERN_NORMAL, KVL_PATTERN_ALT};
     enum { PAGE_PAST_ALL = 512 }; /* above the 257 tokens of the longest */
     const kvl_attention *module;
-    KVL_TRY(kvl_attention_find(attention, &module));
-    if (n_kv_heads < 1 || n_q_heads < 1 || n_q_heads % n_kv_heads || head_dim < 1 ||
-        head_dim > 4096 || page_tokens < 0 || window < 0 || !kvl_kv_format_of(kv_dtype) ||
-        q_dtype > KVL_BF16)
-        return kvl_fail(
-            KVL_ERR_INPUT,
-            "verify: heads %d:%d, head_dim %d, page_tokens %d, window %d, dtypes %s, %s", n_q_heads,
-            n_kv_heads, head_dim, page_tokens, window, kvl_dtype_name(kv_dtype),
-            kvl_dtype_name(q_dtype));
+    KVL_TRY(kvl_attention_find(config->kernel, &module));
+    KVL_TRY(check_config(config));
     uint64_t start_ns = kvl_now_ns();
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        kvl_verify_case c = {.isa = kvl_isa_current(),
-                             .kv_dtype = kv_dtype,
-                             .q_dtype = q_dtype,
-                             .o_dtype = i % 2 ? q_dtype : KVL_F32,
-                             .head_dim = head_dim,
-                             .n_q_heads = n_q_heads,
-                             .n_kv_heads = n_kv_heads,
-                             .causal = true,
-                             .window = window,
-                             .seed = 100 + i,
-                             .pattern = patterns[i]};
-        snprintf(c.kernel, sizeof c.kernel, "%s", module->name);
+        kvl_verify_case c = *config;
         kvl_verify_result result;
+        c.kind = KVL_VERIFY_GATES;
+        c.isa = kvl_isa_current();
+        c.o_dtype = i % 2 ? c.q_dtype : KVL_F32;
+        c.causal = true;
+        c.softcap = c.scale = 0;
+        c.sinks = false;
+        c.seed = 100 + i;
+        c.pattern = patterns[i];
         KVL_TRY(kvl_verify_case_lengths(lengths[i], &c));
         /* Every page past the longest sequence holds the sequence whole, whatever its size: 512
          * stands for all of them, so that a page of a million tokens costs no pool of gigabytes. */
-        int page = page_tokens < PAGE_PAST_ALL ? page_tokens : PAGE_PAST_ALL;
+        int64_t page = config->layout.page_tokens;
+        bool per_page = page && c.scale_tokens == page;
+        if (page > PAGE_PAST_ALL) page = PAGE_PAST_ALL;
+        if (per_page) c.scale_tokens = page;
         c.layout = (kvl_verify_layout){.page_tokens = page, .shuffled = true};
         kvl_verify_attention_case(module, &c, &result);
         if (i == 0 || severity(&result) > severity(out)) *out = result;

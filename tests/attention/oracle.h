@@ -175,7 +175,8 @@ static inline void call_make(call *c, const tensors *t, int64_t page_tokens, int
     }
     int64_t slots = page_tokens ? page_tokens : longest + 3;
     c->view = (kvl_kv_view){
-        .dtype = s->kv_dtype,
+        .k_dtype = s->kv_dtype,
+        .v_dtype = s->kv_dtype,
         .n_seqs = s->n_seqs,
         .n_kv_heads = s->n_kv_heads,
         .head_dim = s->head_dim,

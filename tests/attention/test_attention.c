@@ -139,7 +139,11 @@ static void workspace_is_checked(void **state) {
 
 static kvl_attention_choice choice_of(const char *name, shape s) {
     kvl_attention_choice choice;
-    kvl_kv_view view = {.dtype = s.kv_dtype, .n_seqs = 0, .n_kv_heads = 1, .head_dim = s.head_dim};
+    kvl_kv_view view = {.k_dtype = s.kv_dtype,
+                        .v_dtype = s.kv_dtype,
+                        .n_seqs = 0,
+                        .n_kv_heads = 1,
+                        .head_dim = s.head_dim};
     float sink = 0;
     kvl_attention_args args = {.kv = &view,
                                .n_q_heads = 1,

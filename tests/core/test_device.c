@@ -260,7 +260,8 @@ static void make_cache(cache *c, kvl_dtype dtype, int paged, int order, int scal
     for (int h = 0; h < HEADS; h++) c->k_scale[h] = 0.5f + (float)h, c->v_scale[h] = 0.1f;
     c->view = (kvl_kv_view){.k_pool = c->k_pool,
                             .v_pool = c->v_pool,
-                            .dtype = dtype,
+                            .k_dtype = dtype,
+                            .v_dtype = dtype,
                             .n_seqs = SEQS,
                             .n_kv_heads = HEADS,
                             .head_dim = DIM,
@@ -282,11 +283,11 @@ static void make_cache(cache *c, kvl_dtype dtype, int paged, int order, int scal
 }
 
 /* Writes the expected pools value by value, through the definition of the formats. */
-static int64_t expect(const cache *c, const float *k, const float *v, int64_t stride,
-                      uint8_t *k_want, uint8_t *v_want) {
+static void expect(const cache *c, const float *k, const float *v, int64_t stride, uint8_t *k_want,
+                   uint8_t *v_want, int64_t *over) {
     const kvl_kv_view *view = &c->view;
-    const kvl_kv_format *format = kvl_kv_format_of(view->dtype);
-    int64_t bytes = (int64_t)kvl_dtype_bytes(view->dtype), over = 0;
+    const kvl_kv_format *format = kvl_kv_format_of(view->k_dtype);
+    int64_t bytes = (int64_t)kvl_dtype_bytes(view->k_dtype);
     memset(k_want, 0xee, sizeof c->k_pool);
     memset(v_want, 0xee, sizeof c->v_pool);
     for (int s = 0; s < SEQS; s++) {
@@ -295,14 +296,13 @@ static int64_t expect(const cache *c, const float *k, const float *v, int64_t st
             for (int h = 0; h < HEADS; h++) {
                 int64_t to = kvl_kv_offset(view, s, c->kv_lens[s] - n_new + i, h) * bytes;
                 int64_t from = (c->q_start[s] + i) * stride + h * DIM;
-                over +=
+                over[h] +=
                     format->encode(k + from, DIM, view->k_scale ? c->k_scale[h] : 1, k_want + to);
-                over +=
+                over[HEADS + h] +=
                     format->encode(v + from, DIM, view->v_scale ? c->v_scale[h] : 1, v_want + to);
             }
         }
     }
-    return over;
 }
 
 static void append_everywhere(void) {
@@ -317,13 +317,14 @@ static void append_everywhere(void) {
                 assert_ok(kvl_threads_set(thread_counts[t], 0));
                 make_cache(&c, kvl_kv_format_at(f)->dtype, variant & 1, variant >> 1 & 1,
                            variant >> 2);
-                int64_t saturated = 5, want = 5 + expect(&c, k, v, stride, k_want, v_want);
+                int64_t saturated[2 * HEADS] = {5}, want[2 * HEADS] = {5};
+                expect(&c, k, v, stride, k_want, v_want, want);
                 assert_ok(
-                    cpu->kv_append(NULL, &c.view, c.q_start, k, stride, v, stride, &saturated));
-                assert_int_equal(saturated, want);
+                    cpu->kv_append(NULL, &c.view, c.q_start, k, stride, v, stride, saturated));
+                assert_memory_equal(saturated, want, sizeof want);
                 assert_memory_equal(c.k_pool, k_want, sizeof k_want);
                 assert_memory_equal(c.v_pool, v_want, sizeof v_want);
-                over_total += saturated - 5;
+                for (int i = 1; i < 2 * HEADS; i++) over_total += saturated[i];
             }
         }
     }
@@ -338,14 +339,15 @@ static void append_in_parallel(void) {
     float *k = normals(12, N * H * D), *v = normals(13, N * H * D);
     uint16_t *pools[3];
     int32_t kv_len = N, q_start[2] = {0, N}, table[N];
-    int64_t counts[3] = {0};
+    int64_t counts[3][2 * H] = {{0}};
     for (int i = 0; i < N; i++) table[i] = N - 1 - i;
     k[N * H * D - 1] = 1e20f;
     for (size_t t = 0; t < 3; t++) {
         pools[t] = calloc(2 * N * H * D, sizeof *pools[t]);
         kvl_kv_view view = {.k_pool = pools[t],
                             .v_pool = pools[t] + N * H * D,
-                            .dtype = KVL_F16,
+                            .k_dtype = KVL_F16,
+                            .v_dtype = KVL_F16,
                             .n_seqs = 1,
                             .n_kv_heads = H,
                             .head_dim = D,
@@ -359,8 +361,8 @@ static void append_in_parallel(void) {
                             .n_pages = N,
                             .pool_elems = N * H * D};
         assert_ok(kvl_threads_set(thread_counts[t], 0));
-        assert_ok(cpu->kv_append(NULL, &view, q_start, k, H * D, v, H * D, &counts[t]));
-        assert_int_equal(counts[t], 1);
+        assert_ok(cpu->kv_append(NULL, &view, q_start, k, H * D, v, H * D, counts[t]));
+        for (int i = 0; i < 2 * H; i++) assert_int_equal(counts[t][i], i == H - 1);
         if (t) assert_memory_equal(pools[t], pools[0], 2 * N * H * D * sizeof **pools);
     }
     for (int i = 0; i < N * H * D; i++) {
@@ -381,32 +383,32 @@ static void kv_append(void **state) {
 static void kv_append_refusals(void **state) {
     static cache c;
     float k[39 * HEADS * DIM] = {0};
-    int64_t saturated = 0, stride = HEADS * DIM;
+    int64_t saturated[2 * HEADS] = {0}, stride = HEADS * DIM;
     make_cache(&c, KVL_F32, 1, 0, 0);
-    c.view.dtype = KVL_I8;
-    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, &saturated),
-                   KVL_ERR_UNSUPPORTED, "dtype i8");
+    c.view.v_dtype = KVL_U8;
+    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, saturated),
+                   KVL_ERR_UNSUPPORTED, "dtype u8");
     make_cache(&c, KVL_F32, 1, 0, 0);
     c.table[2 * TABLE + 5] = -1;
-    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, &saturated),
+    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, saturated),
                    KVL_ERR_INPUT, "sequence 2, token 25 has no slot");
     c.table[2 * TABLE + 5] = PAGES;
-    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, &saturated),
+    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, saturated),
                    KVL_ERR_INPUT, "sequence 2, token 29 ends at element");
     make_cache(&c, KVL_F32, 1, 0, 0);
     c.kv_lens[2] = 29; /* more new tokens than there are */
-    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, &saturated),
+    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, saturated),
                    KVL_ERR_INPUT, "30 new tokens of 29");
     c.kv_lens[2] = TABLE * PAGE + 1; /* past the table */
     c.table[2 * TABLE + 6] = c.table[2 * TABLE + 7] = 0;
-    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, &saturated),
+    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, saturated),
                    KVL_ERR_INPUT, "token 40 has no slot");
     make_cache(&c, KVL_F32, 0, 0, 0);
     c.kv_lens[2] = 41; /* past the slab */
-    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, &saturated),
+    assert_refused(cpu->kv_append(NULL, &c.view, c.q_start, k, stride, k, stride, saturated),
                    KVL_ERR_INPUT, "token 40 has no slot");
     for (size_t i = 0; i < sizeof c.k_pool; i++) assert_int_equal(c.k_pool[i], 0xee);
-    assert_int_equal(saturated, 0);
+    for (int i = 0; i < 2 * HEADS; i++) assert_int_equal(saturated[i], 0);
 }
 
 /* Slots of pools whose every element is its own number, moved by the definition of a slot. */
@@ -458,10 +460,11 @@ static void offsets_past_32_bits(void **state) {
     }
     float *k = normals(14, H * D);
     int32_t kv_len = P, q_start[2] = {0, 1}, table[1] = {N - 1};
-    int64_t saturated = 0, last = elems - 1;
+    int64_t last = elems - 1;
     kvl_kv_view view = {.k_pool = pool,
                         .v_pool = pool,
-                        .dtype = KVL_FP8_E5M2,
+                        .k_dtype = KVL_FP8_E5M2,
+                        .v_dtype = KVL_FP8_E5M2,
                         .n_seqs = 1,
                         .n_kv_heads = H,
                         .head_dim = D,
@@ -474,7 +477,7 @@ static void offsets_past_32_bits(void **state) {
                         .table_stride = 1,
                         .n_pages = N,
                         .pool_elems = elems};
-    assert_ok(cpu->kv_append(NULL, &view, q_start, k, H * D, k, H * D, &saturated));
+    assert_ok(cpu->kv_append(NULL, &view, q_start, k, H * D, k, H * D, NULL));
     assert_int_equal(((uint8_t *)pool)[last], kvl_f32_to_e5m2(k[H * D - 1]));
     assert_ok(cpu->kv_copy(&view, (int64_t)N * P - 1, (int64_t)(N - 1) * P, 1));
     assert_int_equal(((uint8_t *)pool)[last - (P - 1) * D], kvl_f32_to_e5m2(k[H * D - 1]));

@@ -8,7 +8,8 @@ static void offsets_pass_2_to_the_31(void **state) {
     char byte;
     kvl_kv_view view = {.k_pool = &byte,
                         .v_pool = &byte,
-                        .dtype = KVL_BF16,
+                        .k_dtype = KVL_BF16,
+                        .v_dtype = KVL_BF16,
                         .n_seqs = 1,
                         .n_kv_heads = 32,
                         .head_dim = 128,
@@ -45,7 +46,8 @@ static void contiguous_views(void **state) {
     char byte;
     kvl_kv_view view = {.k_pool = &byte,
                         .v_pool = &byte,
-                        .dtype = KVL_F32,
+                        .k_dtype = KVL_F32,
+                        .v_dtype = KVL_F32,
                         .n_seqs = 2,
                         .n_kv_heads = 2,
                         .head_dim = 4,
@@ -88,7 +90,8 @@ static void slot_mapping(void **state) {
     char byte;
     kvl_kv_view view = {.k_pool = &byte,
                         .v_pool = &byte,
-                        .dtype = KVL_F32,
+                        .k_dtype = KVL_F32,
+                        .v_dtype = KVL_F32,
                         .n_seqs = 2,
                         .n_kv_heads = 1,
                         .head_dim = 1,

@@ -28,6 +28,10 @@ typedef enum defect {
     NAN_OUTPUT,      /* one NaN in one row */
     WINDOW_PLUS_ONE, /* W + 1 keys */
     NO_V_SCALE,
+    NO_DYNAMIC_SCALE,    /* only static ones */
+    SCALE_OF_HEAD_0,     /* every head's scale is the first one's */
+    SCALE_OF_FIRST_PAGE, /* of the right slot, in the sequence's first page */
+    SCALE_OF_NEXT_TOKEN,
     NO_SOFTCAP,
     NO_SINK,
     STALE_ROW, /* the last key's V is counted twice, with a small weight */
@@ -56,22 +60,32 @@ static int64_t offset_of(const row_view *v, defect d, int64_t t) {
     return wrapped < 0 ? 0 : wrapped;
 }
 
+static double scale_of(const row_view *v, defect d, const float *scales, int64_t scale_tokens,
+                       int64_t t) {
+    const kvl_kv_view *kv = v->args->kv;
+    int32_t head = d == SCALE_OF_HEAD_0 ? 0 : v->kv_head;
+    if (!scales || (d == NO_DYNAMIC_SCALE && scale_tokens)) return 1.0;
+    if (d == SCALE_OF_FIRST_PAGE && scale_tokens) t %= kv->page_tokens;
+    if (d == SCALE_OF_NEXT_TOKEN && t + 1 < kv->kv_lens[v->seq]) t++;
+    return scales[kvl_kv_scale_index(kv, scale_tokens, v->seq, t, head)];
+}
+
 static double score(const row_view *v, defect d, int64_t t) {
     const kvl_attention_args *a = v->args;
     int64_t k = offset_of(v, d, t), q = v->row * a->q_row_stride + v->head * a->kv->head_dim;
     double sum = 0;
     for (int32_t i = 0; i < a->kv->head_dim; i++)
-        sum += at(a->q_dtype, a->q, q + i) * at(a->kv->dtype, a->kv->k_pool, k + i);
-    sum *= a->scale * (a->kv->k_scale ? a->kv->k_scale[v->kv_head] : 1.0f);
+        sum += at(a->q_dtype, a->q, q + i) * at(a->kv->k_dtype, a->kv->k_pool, k + i);
+    sum *= a->scale * scale_of(v, d, a->kv->k_scale, a->kv->k_scale_tokens, t);
     return a->softcap > 0 && d != NO_SOFTCAP ? a->softcap * tanh(sum / a->softcap) : sum;
 }
 
 static void add_value(const row_view *v, defect d, int64_t t, double weight, double *o) {
     const kvl_kv_view *kv = v->args->kv;
     int64_t offset = offset_of(v, d, t);
-    double scale = kv->v_scale && d != NO_V_SCALE ? kv->v_scale[v->kv_head] : 1.0;
+    double scale = d == NO_V_SCALE ? 1.0 : scale_of(v, d, kv->v_scale, kv->v_scale_tokens, t);
     for (int32_t i = 0; i < kv->head_dim; i++) {
-        o[i] += weight * at(kv->dtype, kv->v_pool, offset + i) * scale;
+        o[i] += weight * at(kv->v_dtype, kv->v_pool, offset + i) * scale;
         if (d == F16_SUMS) o[i] = kvl_verify_round(KVL_F16, o[i]);
     }
 }
@@ -152,6 +166,10 @@ FAKE(READS_PAST_END)
 FAKE(NAN_OUTPUT)
 FAKE(WINDOW_PLUS_ONE)
 FAKE(NO_V_SCALE)
+FAKE(NO_DYNAMIC_SCALE)
+FAKE(SCALE_OF_HEAD_0)
+FAKE(SCALE_OF_FIRST_PAGE)
+FAKE(SCALE_OF_NEXT_TOKEN)
 FAKE(NO_SOFTCAP)
 FAKE(NO_SINK)
 FAKE(STALE_ROW)
@@ -176,6 +194,10 @@ static const kvl_attention fakes[N_DEFECTS] = {
     MODULE(NAN_OUTPUT),
     MODULE(WINDOW_PLUS_ONE),
     MODULE(NO_V_SCALE),
+    MODULE(NO_DYNAMIC_SCALE),
+    MODULE(SCALE_OF_HEAD_0),
+    MODULE(SCALE_OF_FIRST_PAGE),
+    MODULE(SCALE_OF_NEXT_TOKEN),
     MODULE(NO_SOFTCAP),
     MODULE(NO_SINK),
     MODULE(STALE_ROW),
@@ -187,7 +209,7 @@ static const kvl_attention fakes[N_DEFECTS] = {
 
 /* Listed cases that between them touch every defect, small enough for the slow fakes. */
 static const char *const listed = "/seed1/flat,/seed7/,/seed13/,/seed17/,/seed18/,/seed19/,"
-                                  "/seed23/,/seed24/,/seed26/,/seed32/";
+                                  "/seed23/,/seed24/,/seed26/,/seed27/,/seed32/";
 
 static void run_fake(defect d, kvl_verify_totals *totals) {
     const kvl_attention *modules[] = {&fakes[d]};
@@ -243,14 +265,16 @@ static void listed_ids_round_trip(void **state) {
 }
 
 static void ids_hold_everything(void **state) {
-    static const char id[] = "attn-chunk/flash/avx2/fp8_e5m2kv.f16q.bf16o/hd80.h14:2/"
-                             "page17.shuf.shared.far.tok/1q513+7q40x3/full.w33.cap0.5.sinks.scaled"
-                             ".scale0.25/seed9/rising";
+    static const char id[] =
+        "attn-chunk/flash/avx2/fp8_e5m2k.int8v.f16q.bf16o/hd80.h14:2/"
+        "page17.shuf.shared.far.tok/1q513+7q40x3/full.w33.cap0.5.sinks.scaled17"
+        ".scale0.25/seed9/rising";
     kvl_verify_case c;
     char again[KVL_VERIFY_ID_BYTES];
     assert_ok(kvl_verify_case_parse(id, &c));
     assert_int_equal(c.kind, KVL_VERIFY_CHUNK);
-    assert_int_equal(c.kv_dtype, KVL_FP8_E5M2);
+    assert_int_equal(c.k_dtype, KVL_FP8_E5M2);
+    assert_int_equal(c.v_dtype, KVL_I8);
     assert_int_equal(c.q_dtype, KVL_F16);
     assert_int_equal(c.o_dtype, KVL_BF16);
     assert_int_equal(c.n_seqs, 4);
@@ -258,7 +282,8 @@ static void ids_hold_everything(void **state) {
     assert_int_equal(c.kv_lens[0], 513);
     assert_int_equal(c.layout.page_tokens, 17);
     assert_true(c.layout.shared && c.layout.far && c.layout.token_major && !c.causal);
-    assert_true(c.softcap == 0.5f && c.scale == 0.25f && c.sinks && c.scaled);
+    assert_true(c.softcap == 0.5f && c.scale == 0.25f && c.sinks && c.scaled &&
+                c.scale_tokens == 17);
     kvl_verify_case_format(&c, again, sizeof again);
     assert_string_equal(again, id);
 }
@@ -269,7 +294,7 @@ static void malformed_ids_are_refused(void **state) {
         {"atn/f/avx2/f32kv.f32q/hd64.h1:1/contig/1q1/causal/seed1/normal", "did you mean 'attn'"},
         {"attn/f/avx3/f32kv.f32q/hd64.h1:1/contig/1q1/causal/seed1/normal", "'avx2'"},
         {"attn/f/avx2/f33kv.f32q/hd64.h1:1/contig/1q1/causal/seed1/normal", "f33"},
-        {"attn/f/avx2/f32kv.i8q/hd64.h1:1/contig/1q1/causal/seed1/normal", "cannot be i8"},
+        {"attn/f/avx2/f32kv.u8q/hd64.h1:1/contig/1q1/causal/seed1/normal", "cannot be u8"},
         {"attn/f/avx2/f32kv.f32q/hd64.h3:2/contig/1q1/causal/seed1/normal", "heads 'hd64.h3:2'"},
         {"attn/f/avx2/f32kv.f32q/hd0.h1:1/contig/1q1/causal/seed1/normal", "heads"},
         {"attn/f/avx2/f32kv.f32q/hd64.h1:1/page0/1q1/causal/seed1/normal", "layout 'page0'"},
@@ -349,27 +374,34 @@ static void cover_has_every_pair(void **state) {
     free(cover.rows);
 }
 
+static kvl_status configured(const char *kernel, int32_t n_q_heads, int32_t n_kv_heads,
+                             int32_t head_dim, int64_t page_tokens, kvl_verify_result *out) {
+    kvl_verify_case c = {.k_dtype = KVL_BF16,
+                         .v_dtype = KVL_BF16,
+                         .q_dtype = KVL_BF16,
+                         .n_q_heads = n_q_heads,
+                         .n_kv_heads = n_kv_heads,
+                         .head_dim = head_dim,
+                         .layout = {.page_tokens = page_tokens}};
+    snprintf(c.kernel, sizeof c.kernel, "%s", kernel);
+    return kvl_verify_attention_config(&c, out);
+}
+
 static void every_module_verifies_a_configuration(void **state) {
     for (size_t i = 0; i < kvl_attention_count(); i++) {
         kvl_verify_result result;
-        assert_ok(kvl_verify_attention_config(kvl_attention_at(i)->name, KVL_BF16, KVL_BF16, 9, 3,
-                                              64, 16, 0, &result));
+        assert_ok(configured(kvl_attention_at(i)->name, 9, 3, 64, 16, &result));
         if (result.state != KVL_VERIFY_PASS) fail_msg("%s: %s", result.id, result.reason);
     }
     kvl_verify_result result;
-    assert_ok(kvl_verify_attention_config("flash", KVL_BF16, KVL_BF16, 1, 1, 320, 0, 0, &result));
+    assert_ok(configured("flash", 1, 1, 320, 0, &result));
     assert_int_equal(result.state, KVL_VERIFY_SKIP);
     assert_true(strstr(result.reason, "320") != NULL);
-    assert_ok(
-        kvl_verify_attention_config("flash", KVL_BF16, KVL_BF16, 9, 3, 64, 1000000, 0, &result));
+    assert_ok(configured("flash", 9, 3, 64, 1000000, &result));
     assert_int_equal(result.state, KVL_VERIFY_PASS);
     assert_true(strstr(result.id, "page512") != NULL && result.ms < 2000);
-    assert_refused(
-        kvl_verify_attention_config("flahs", KVL_BF16, KVL_BF16, 1, 1, 64, 0, 0, &result),
-        KVL_ERR_INPUT, "flash");
-    assert_refused(
-        kvl_verify_attention_config("flash", KVL_BF16, KVL_BF16, 3, 2, 64, 0, 0, &result),
-        KVL_ERR_INPUT, "3:2");
+    assert_refused(configured("flahs", 1, 1, 64, 0, &result), KVL_ERR_INPUT, "flash");
+    assert_refused(configured("flash", 3, 2, 64, 0, &result), KVL_ERR_INPUT, "3:2");
 }
 
 /* ---- the command ------------------------------------------------------------------------------
