@@ -162,7 +162,8 @@ static void find_scales(const kvl_kv_view *kv, const float *scales, int64_t scal
                         int32_t seq, int64_t t, int64_t n, int32_t head, float *out) {
     int64_t slot = t % kv->page_tokens;
     const float *at = scales + kvl_kv_scale_index(kv, scale_tokens, seq, t - slot, head);
-    for (int64_t i = 0; i < n; i++) out[i] = at[(slot + i) / scale_tokens];
+    for (int64_t i = slot; i < slot + n; i++)
+        out[i - slot] = at[(i - i % scale_tokens) * kv->n_kv_heads];
 }
 
 static void find_rows(const kvl_attention_block *block, int32_t head, kvl_rows *rows, int64_t start,

@@ -122,15 +122,8 @@ static void copy_row(const pool *p, int64_t src, int64_t dst, int32_t h) {
     int64_t from = src / page * view->page_stride + src % page * view->token_stride + head;
     int64_t to = dst / page * view->page_stride + dst % page * view->token_stride + head;
     memcpy(p->codes + to * bytes, p->codes + from * bytes, (size_t)(view->head_dim * bytes));
-    if (!p->scale_tokens) return;
-    int64_t groups = (page + p->scale_tokens - 1) / p->scale_tokens;
-    int64_t before = dst % page % p->scale_tokens;
-    float scale =
-        p->scales[(src / page * view->n_kv_heads + h) * groups + src % page / p->scale_tokens];
-    float *into =
-        &p->scales[(dst / page * view->n_kv_heads + h) * groups + dst % page / p->scale_tokens];
-    float both = grow(p, into, scale, to - before * view->token_stride, before);
-    if (both > scale) rescale(p, to, 1, scale, both);
+    if (p->scale_tokens)
+        p->scales[dst * view->n_kv_heads + h] = p->scales[src * view->n_kv_heads + h];
 }
 
 void kvl_kv_copy_slot(const kvl_kv_view *view, int64_t src, int64_t dst) {

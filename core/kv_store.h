@@ -33,8 +33,8 @@ bool kvl_kv_store_in_order(const kvl_kv_new *call);
 void kvl_kv_store(const kvl_kv_new *call, int64_t first, int64_t last, int32_t head_first,
                   int32_t head_last);
 
-/* Copies slot `src` to `dst`, all heads, K and V. A copy into the first slot of a group brings its
- * scale along; into another one, what is there and what comes are brought to the larger of both. */
+/* Copies slot `src` to `dst`, all heads, K and V, and the scale that lies there. A group must be
+ * copied from its first slot on, into the first slots of a group. */
 void kvl_kv_copy_slot(const kvl_kv_view *view, int64_t src, int64_t dst);
 
 /* The dynamic scale that `n` values ask for (0: none). Infinities and NaN have no say. */

@@ -39,11 +39,9 @@ static kvl_status check_scales(const kvl_kv_view *view, char which, const float 
         return kvl_fail(KVL_ERR_INPUT, "KV view: %c_scale_tokens %lld%s", which, (long long)tokens,
                         tokens > 0 ? ", but no scales" : "");
     if (tokens == 0) return KVL_OK;
-    if (view->page_stride < 1)
-        return kvl_fail(KVL_ERR_INPUT, "KV view: scales by token need page_stride");
-    if (n_scales >= kvl_kv_scales_needed(view, tokens)) return KVL_OK;
+    if (n_scales >= kvl_kv_scales_needed(view)) return KVL_OK;
     return kvl_fail(KVL_ERR_INPUT, "KV view: %lld %c scales, the pool needs %lld",
-                    (long long)n_scales, which, (long long)kvl_kv_scales_needed(view, tokens));
+                    (long long)n_scales, which, (long long)kvl_kv_scales_needed(view));
 }
 
 static kvl_status check_paged(const kvl_kv_view *view, int32_t s, int64_t used) {

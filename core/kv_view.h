@@ -63,23 +63,22 @@ static inline int64_t kvl_kv_offset(const kvl_kv_view *view, int64_t s, int64_t 
 }
 
 /* Where the scale of token `t`, KV head `h` of sequence `s` lies, for k_scale_tokens or
- * v_scale_tokens as `scale_tokens`. Dynamic scales lie as [page][head][group of tokens]; a slab is
- * page slab_start / page_stride. */
+ * v_scale_tokens as `scale_tokens`. Dynamic scales lie as [slot of the pool][head]; a group's is at
+ * its first token, so that scales go with slots wherever these are copied. */
 static inline int64_t kvl_kv_scale_index(const kvl_kv_view *view, int64_t scale_tokens, int64_t s,
                                          int64_t t, int64_t h) {
     if (scale_tokens == 0) return h;
     int64_t page = t / view->page_tokens, slot = t - page * view->page_tokens;
-    int64_t groups = (view->page_tokens + scale_tokens - 1) / scale_tokens;
-    page = view->page_table ? view->page_table[s * view->table_stride + page]
-                            : view->slab_start[s] / view->page_stride;
-    return (page * view->n_kv_heads + h) * groups + slot / scale_tokens;
+    int64_t base =
+        view->page_table
+            ? (int64_t)view->page_table[s * view->table_stride + page] * view->page_tokens
+            : view->slab_start[s] / ((int64_t)view->n_kv_heads * view->head_dim);
+    return (base + slot - slot % scale_tokens) * view->n_kv_heads + h;
 }
 
-/* Scales that go with a pool; 0 where page_stride is. */
-static inline int64_t kvl_kv_scales_needed(const kvl_kv_view *view, int64_t scale_tokens) {
-    if (scale_tokens == 0) return view->n_kv_heads;
-    int64_t n_pages = view->page_stride ? view->pool_elems / view->page_stride : 0;
-    return n_pages * view->n_kv_heads * ((view->page_tokens + scale_tokens - 1) / scale_tokens);
+/* Dynamic scales that go with a pool. */
+static inline int64_t kvl_kv_scales_needed(const kvl_kv_view *view) {
+    return view->pool_elems / view->head_dim;
 }
 
 static inline float kvl_kv_k_scale(const kvl_kv_view *view, int64_t s, int64_t t, int64_t h) {

@@ -42,7 +42,7 @@ static kvl_status allocate_pools(kvl_verify_cache *cache) {
     view->v_pool = take(cache, cache->v_bytes);
     bool ok = view->k_pool && view->v_pool;
     if (view->k_scale_tokens) {
-        view->n_k_scales = view->n_v_scales = kvl_kv_scales_needed(view, view->k_scale_tokens);
+        view->n_k_scales = view->n_v_scales = kvl_kv_scales_needed(view);
         cache->scale_bytes = (uint64_t)view->n_k_scales * sizeof(float);
         view->k_scale = take(cache, cache->scale_bytes);
         view->v_scale = take(cache, cache->scale_bytes);

@@ -114,7 +114,7 @@ static void check_one(kvl_dtype dtype, float x) {
 }
 
 static void every_code_decodes_and_returns(void **state) {
-    for (kvl_dtype d = KVL_F16; d <= KVL_KV_DTYPE_LAST; d++) {
+    for (kvl_dtype d = KVL_F16; d <= KVL_FP8_E5M2; d++) {
         unsigned n = 1u << 8 * kvl_dtype_bytes(d);
         for (unsigned code = 0; code < n; code++) {
             double want = value_of(&layouts[d], code);
@@ -133,7 +133,7 @@ static void every_code_decodes_and_returns(void **state) {
 
 /* The value halfway between each two neighbours, and its float32 neighbours on both sides. */
 static void ties_go_to_even(void **state) {
-    for (kvl_dtype d = KVL_F16; d <= KVL_KV_DTYPE_LAST; d++) {
+    for (kvl_dtype d = KVL_F16; d <= KVL_FP8_E5M2; d++) {
         unsigned n = 1u << (8 * kvl_dtype_bytes(d) - 1);
         for (unsigned code = 0; code + 1 < n; code++) {
             double low = value_of(&layouts[d], code), high = value_of(&layouts[d], code + 1);
@@ -152,7 +152,7 @@ static void ties_go_to_even(void **state) {
 /* Any float32 pattern: all exponents, subnormals, infinities and NaN come up. */
 static void random_patterns(void **state) {
     kvl_rng rng = kvl_rng_make(11, 0);
-    for (kvl_dtype d = KVL_F16; d <= KVL_KV_DTYPE_LAST; d++) {
+    for (kvl_dtype d = KVL_F16; d <= KVL_FP8_E5M2; d++) {
         for (int i = 0; i < 200000; i++) {
             uint32_t bits = (uint32_t)kvl_rng_u64(&rng);
             float x;
@@ -185,6 +185,45 @@ static void random_patterns(void **state) {
             check_one(d, edges[i]);
             check_one(d, -edges[i]);
         }
+    }
+}
+
+/* int8: the nearest integer, ties to even, -127 to 127; NaN has no code, becomes 0 and is counted.
+ */
+static void check_int8(float x) {
+    double n = isnan(x) ? 0 : rint(fmin(fmax((double)x, -127), 127));
+    int over = isnan(x) || fabs(rint((double)x)) > 127;
+    int8_t bulk;
+    int64_t counted = kvl_kv_format_of(KVL_I8)->encode(&x, 1, 1.0f, &bulk);
+    if (kvl_f32_to_int8(x) != (int8_t)n || bulk != (int8_t)n || counted != over)
+        fail_msg("int8: %a -> %d, %d, counted %d; not %g, %d", x, kvl_f32_to_int8(x), bulk,
+                 (int)counted, n, over);
+}
+
+static void int8_is_the_nearest_integer(void **state) {
+    kvl_rng rng = kvl_rng_make(13, 0);
+    for (int code = -128; code <= 127; code++) {
+        int8_t stored = (int8_t)code;
+        float x;
+        kvl_kv_format_of(KVL_I8)->decode(&stored, 1, 1.0f, &x);
+        assert_true(x == (float)code);
+        if (code > -128) assert_int_equal(kvl_f32_to_int8(x), code);
+        for (int i = -2; i <= 2; i++) { /* the middle between two integers, and beside it */
+            float y = x + 0.5f;
+            for (int j = 0; j < abs(i); j++) y = nextafterf(y, i < 0 ? -INFINITY : INFINITY);
+            check_int8(y);
+        }
+    }
+    for (unsigned i = 0; i < 65536; i++) {
+        check_int8(kvl_f16_to_f32((uint16_t)i));
+        check_int8(kvl_bf16_to_f32((uint16_t)i));
+    }
+    for (int i = 0; i < 200000; i++) {
+        uint32_t bits = (uint32_t)kvl_rng_u64(&rng);
+        float x;
+        memcpy(&x, &bits, 4);
+        check_int8(x);
+        check_int8(kvl_rng_normal(&rng) * 60.0f);
     }
 }
 
@@ -348,6 +387,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_code_decodes_and_returns),
                                        cmocka_unit_test(ties_go_to_even),
                                        cmocka_unit_test(random_patterns),
+                                       cmocka_unit_test(int8_is_the_nearest_integer),
                                        cmocka_unit_test(matches_torch),
                                        cmocka_unit_test(bulk_is_the_definition),
                                        cmocka_unit_test(lengths_and_codes),
