@@ -198,7 +198,7 @@ static void folder_tensors_must_fit(void **state) {
          KVL_ERR_INPUT},
         {"lm_head.weight", "tensor 'lm_head.weight' has 2 dims [128, 384", KVL_BF16, 128, 384,
          KVL_ERR_INPUT},
-        {"model.layers.0.mlp.up_proj.weight", "'model.layers.0.mlp.up_proj.weight' is i8", KVL_I8,
+        {"model.layers.0.mlp.up_proj.weight", "'model.layers.0.mlp.up_proj.weight' is int8", KVL_I8,
          192, 256, KVL_ERR_UNSUPPORTED},
         {"model.layers.1.self_attn.v_proj.bias",
          "tensor 'model.layers.1.self_attn.v_proj.bias' has", KVL_BF16, 32, 1, KVL_ERR_INPUT},
