@@ -174,6 +174,8 @@ static void refill(kvl_paged *p, int32_t id, int64_t index) {
         if (needed > need) need = needed;
         if (needed < least_need) least_need = needed;
     }
+    /* What nobody holds is not found either, though its slots were not written again yet. */
+    if (p->keys && fill < p->keys[id].key_fill && p->keys[id].content) kvl_paged_forget(p, id);
     kvl_paged_account(p, g, -1);
     g->fill = fill;
     g->need = (uint32_t)need;
@@ -330,10 +332,7 @@ static kvl_status append(void *state, kvl_seq seq, int64_t n_tokens) {
                             p->n_orders);
     }
     return_pages(p, s, seen);
-    if (copies)
-        copy_on_write(p, s, at);
-    else if (p->keys && at < s->n_pages)
-        kvl_paged_overwrite(p, s, at);
+    if (copies) copy_on_write(p, s, at);
     for (int64_t i = s->n_pages; i < n_pages; i++) kvl_paged_take_page(p, s, i);
     s->n_pages = n_pages;
     p->tokens += n_tokens;
@@ -420,7 +419,7 @@ static kvl_status truncate(void *state, kvl_seq seq, int64_t n_tokens) {
         if (p->keys) kvl_paged_forget(p, kvl_paged_table(p, s)[i]);
         kvl_paged_set_fill(p, &p->pages[kvl_paged_table(p, s)[i]], 0);
     }
-    if (used > 0) shorten(p, s, used - 1);
+    if (used > s->first_page) shorten(p, s, used - 1);
     return KVL_OK;
 }
 

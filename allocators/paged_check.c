@@ -118,6 +118,8 @@ static bool index_valid(const kvl_paged *p, const report *r) {
         indexed++;
         if (!k->content || k->content > p->last_content || k->key_fill < 1)
             return invalid(r, "content of indexed page", i, (int64_t)k->content, k->key_fill);
+        if (p->pages[i].refs && p->pages[i].fill < k->key_fill)
+            return invalid(r, "fill of indexed page", i, p->pages[i].fill, k->key_fill);
     }
     return in_buckets == indexed || invalid(r, "pages in buckets", 0, in_buckets, indexed);
 }

@@ -135,9 +135,6 @@ kvl_status kvl_paged_learn(void *state, kvl_seq seq, const int32_t *tokens, int6
 void kvl_paged_filled(kvl_paged *p, const kvl_paged_seq *s, int64_t index);
 /* The page's tokens are about to change or to be forgotten. */
 void kvl_paged_forget(kvl_paged *p, int32_t id);
-/* s, alone in the page at `index`, writes on there: what it was known by no longer holds if that
- * was more than s kept of it. */
-void kvl_paged_overwrite(kvl_paged *p, const kvl_paged_seq *s, int64_t index);
 /* A page that nobody holds any more is kept when it can be found; false: it is free. */
 bool kvl_paged_keep(kvl_paged *p, int32_t id);
 /* Gives up the page cached longest (there is one) and returns it. */

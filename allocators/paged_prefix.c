@@ -52,12 +52,6 @@ void kvl_paged_forget(kvl_paged *p, int32_t id) {
     kvl_paged_reset_key(p, id);
 }
 
-void kvl_paged_overwrite(kvl_paged *p, const kvl_paged_seq *s, int64_t index) {
-    int32_t id = kvl_paged_table(p, s)[index];
-    const kvl_page_key *k = &p->keys[id];
-    if (k->content && kvl_paged_within(p, s->length, index) < k->key_fill) kvl_paged_forget(p, id);
-}
-
 bool kvl_paged_keep(kvl_paged *p, int32_t id) {
     kvl_page_key *k = &p->keys[id];
     if (!k->indexed) return false;
@@ -189,11 +183,10 @@ static void share_page(kvl_paged *p, kvl_paged_seq *s, int64_t index, int32_t id
         *g = (kvl_page){.refs = 1, .next = KVL_PAGE_NONE, .fill = p->keys[id].key_fill};
         g->need = need;
         kvl_paged_account(p, g, 1);
-    } else if (g->need != need || g->fill != kvl_paged_within(p, s->length, index)) {
+    } else if (g->need != need) {
         kvl_paged_account(p, g, -1);
         if (need > g->need) g->need = need;
         g->uneven = 1;
-        g->fill = (int32_t)kvl_max64(g->fill, kvl_paged_within(p, s->length, index));
         kvl_paged_account(p, g, 1);
     }
     kvl_paged_table(p, s)[index] = id;

@@ -5,10 +5,8 @@
 #include "core/names.h"
 
 static const kvl_allocator *const modules[] = {
-    &kvl_allocator_contiguous,
-    &kvl_allocator_buddy,
-    &kvl_allocator_growing,
-    &kvl_allocator_paged,
+    &kvl_allocator_contiguous, &kvl_allocator_buddy,   &kvl_allocator_growing,
+    &kvl_allocator_paged,      &kvl_allocator_virtual,
 };
 enum { N_MODULES = sizeof modules / sizeof *modules };
 

@@ -25,6 +25,12 @@ typedef struct kvl_device {
 
     kvl_status (*alloc)(uint64_t bytes, void **out);
     void (*release)(void *pointer, uint64_t bytes);
+    /* Address space that memory is mapped into piece by piece (core/memory.h); NULL where the
+     * device has none. */
+    kvl_status (*reserve)(uint64_t bytes, void **out);
+    void (*unreserve)(void *pointer, uint64_t bytes, uint64_t mapped_bytes);
+    kvl_status (*map)(void *at, uint64_t bytes, bool huge);
+    kvl_status (*unmap)(void *at, uint64_t bytes);
     kvl_status (*upload)(void *device_dst, const void *host_src, uint64_t bytes);
     kvl_status (*download)(void *host_dst, const void *device_src, uint64_t bytes);
     kvl_status (*sync)(void);

@@ -27,7 +27,9 @@ typedef struct kvl_engine_options {
     int64_t page_tokens;
     int32_t max_seqs;         /* sequences alive at once */
     int64_t max_seq_tokens;   /* longest sequence; at most config.max_position */
-    int64_t pool_tokens;      /* 0 = max_seqs * max_seq_tokens (rounded up to pages) */
+    int64_t pool_tokens;      /* 0 = all that max_seqs * max_seq_tokens can need */
+    const char *reserve;      /* contiguous, buddy: max, pow2 or oracle; NULL = max */
+    int64_t map_bytes;        /* virtual: a physical page; 0 = 64 KiB */
     int32_t max_batch_tokens; /* largest step; longer prompts go in chunks. 0 = 512 */
     bool deterministic;       /* own kernels, fixed shapes: bit-exact whatever the batch */
     int64_t nf4_block;        /* weights nf4, nf4_dq, fp4: of a block, 0 = the file's own or 64 */
@@ -83,6 +85,7 @@ typedef struct kvl_engine_effective {
     char matmul_prefill[32], matmul_decode[32];
     char isa[16], kv_dtype[16], weights[16], compute_dtype[16], device[16], allocator[16];
     int64_t page_tokens;
+    int64_t map_bytes;      /* of a physical page; 0: memory is not mapped on demand */
     char weights_other[16]; /* format of matrices left unquantised, the embedding among them */
     int64_t nf4_block;      /* weights of a block; 0: another format */
 } kvl_engine_effective;

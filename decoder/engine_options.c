@@ -5,7 +5,7 @@
 #include "core/threads.h"
 #include "decoder/engine_internal.h"
 
-enum { DEFAULT_BATCH_TOKENS = 512, MAX_BATCH_TOKENS = 1 << 20 };
+enum { DEFAULT_BATCH_TOKENS = 512, MAX_BATCH_TOKENS = 1 << 20, DEFAULT_MAP_BYTES = 64 << 10 };
 
 kvl_engine_options kvl_engine_defaults(void) {
     return (kvl_engine_options){
@@ -77,7 +77,14 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
         .max_seq_tokens = options->max_seq_tokens ? options->max_seq_tokens : c->max_position,
         .max_seqs = options->max_seqs,
         .window_tokens = c->sliding_window, /* the same in all layers */
+        .slot_bytes = (int64_t)kvl_kv_slot_bytes(c->n_kv_heads, c->head_dim, cache->dtype),
+        .map_bytes = options->map_bytes ? options->map_bytes : DEFAULT_MAP_BYTES,
     };
+    if (options->reserve)
+        KVL_TRY(kvl_reserve_policy_parse(options->reserve, &cache->config.reserve));
+    if (cache->config.map_bytes < 4096 || cache->config.map_bytes % 4096)
+        return kvl_fail(KVL_ERR_INPUT, "map_bytes %lld: a multiple of 4096",
+                        (long long)cache->config.map_bytes);
     if (cache->config.max_seq_tokens > c->max_position)
         return kvl_fail(KVL_ERR_INPUT, "max_seq_tokens %lld: model %s allows %d",
                         (long long)options->max_seq_tokens, c->name, c->max_position);

@@ -24,9 +24,12 @@ void kvl_engine_stats_reset(kvl_engine *engine) {
 
 void kvl_engine_memory_get(const kvl_engine *engine, kvl_engine_memory *out) {
     const kvl_kv_cache *cache = &engine->cache;
+    uint64_t pool_bytes = cache->pool_bytes;
+    if (cache->placement.mapped) /* that is address space; memory is bounded by the pool */
+        pool_bytes = (uint64_t)cache->config.pool_tokens * (uint64_t)cache->config.slot_bytes;
     *out = (kvl_engine_memory){
         .weight_bytes = kvl_weights_bytes(&engine->weights),
-        .kv_pool_bytes = 2 * (uint64_t)cache->n_layers * cache->pool_bytes,
+        .kv_pool_bytes = 2 * (uint64_t)cache->n_layers * pool_bytes,
         .kv_bytes_per_token =
             kvl_config_kv_bytes_per_token(&engine->model->config, kvl_dtype_bytes(cache->dtype)),
         .workspace_bytes =
@@ -76,4 +79,5 @@ void kvl_engine_effective_get(const kvl_engine *engine, int64_t n_prompt, int32_
     snprintf(out->device, sizeof out->device, "%s", engine->device->name);
     snprintf(out->allocator, sizeof out->allocator, "%s", engine->cache.allocator->name);
     out->page_tokens = engine->cache.page_tokens;
+    out->map_bytes = engine->cache.placement.mapped ? engine->cache.config.map_bytes : 0;
 }

@@ -30,7 +30,7 @@ kvl_status kvl_kv_cache_resolve(const kvl_allocator *allocator, kvl_allocator_co
 
 kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n_kv_heads,
                                    int32_t head_dim, kvl_dtype dtype, uint64_t *bytes) {
-    uint64_t slot_bytes = (uint64_t)n_kv_heads * (uint64_t)head_dim * kvl_dtype_bytes(dtype);
+    uint64_t slot_bytes = kvl_kv_slot_bytes(n_kv_heads, head_dim, dtype);
     if (!kvl_mul_u64((uint64_t)config->pool_tokens, slot_bytes, bytes) || *bytes > INT64_MAX)
         return kvl_fail(KVL_ERR_INPUT,
                         "pool_tokens %lld x %llu bytes a token and layer: overflows 64 bits",
@@ -61,19 +61,30 @@ static kvl_status create_scratch(kvl_kv_cache *cache) {
     return KVL_OK;
 }
 
+/* One pool: memory, or address space that orders map memory into. */
+static kvl_status create_pool(kvl_kv_cache *cache, void **pool) {
+    const kvl_device *device = cache->device;
+    if (!cache->placement.mapped) return device->alloc(cache->pool_bytes, pool);
+    if (!device->reserve)
+        return kvl_fail(KVL_ERR_UNSUPPORTED, "allocator %s: device %s maps no memory",
+                        cache->allocator->name, device->name);
+    return device->reserve(cache->pool_bytes, pool);
+}
+
 static kvl_status create_pools(kvl_kv_cache *cache) {
-    uint64_t bytes = 0;
-    KVL_TRY(kvl_kv_cache_pool_bytes(&cache->config, cache->n_kv_heads, cache->head_dim,
-                                    cache->dtype, &bytes));
-    cache->pool_bytes = bytes;
-    cache->pool_elems = (int64_t)(bytes / kvl_dtype_bytes(cache->dtype));
+    uint64_t slot_bytes = kvl_kv_slot_bytes(cache->n_kv_heads, cache->head_dim, cache->dtype);
+    if (!kvl_mul_u64((uint64_t)cache->placement.address_slots, slot_bytes, &cache->pool_bytes) ||
+        cache->pool_bytes > INT64_MAX)
+        return kvl_fail(KVL_ERR_INPUT, "KV cache of %lld slots: overflows 64 bits",
+                        (long long)cache->placement.address_slots);
+    cache->pool_elems = (int64_t)(cache->pool_bytes / kvl_dtype_bytes(cache->dtype));
     cache->k_pools = calloc((size_t)cache->n_layers, sizeof(void *));
     cache->v_pools = calloc((size_t)cache->n_layers, sizeof(void *));
     if (!cache->k_pools || !cache->v_pools)
         return kvl_fail(KVL_ERR_OOM, "out of memory: pools of %d layers", cache->n_layers);
     for (int32_t i = 0; i < cache->n_layers; i++) {
-        kvl_status status = cache->device->alloc(bytes, &cache->k_pools[i]);
-        if (status == KVL_OK) status = cache->device->alloc(bytes, &cache->v_pools[i]);
+        kvl_status status = create_pool(cache, &cache->k_pools[i]);
+        if (status == KVL_OK) status = create_pool(cache, &cache->v_pools[i]);
         if (status != KVL_OK)
             return kvl_fail_prefix(status, "KV cache of %lld tokens, layer %d of %d",
                                    (long long)cache->config.pool_tokens, i, cache->n_layers);
@@ -90,11 +101,15 @@ kvl_status kvl_kv_cache_create(kvl_kv_cache *cache) {
 }
 
 void kvl_kv_cache_free(kvl_kv_cache *cache) {
-    for (int32_t i = 0; i < cache->n_layers; i++) {
-        if (cache->k_pools && cache->k_pools[i])
-            cache->device->release(cache->k_pools[i], cache->pool_bytes);
-        if (cache->v_pools && cache->v_pools[i])
-            cache->device->release(cache->v_pools[i], cache->pool_bytes);
+    bool mapped = cache->placement.mapped;
+    for (int32_t i = 0; i < 2 * cache->n_layers; i++) {
+        void **pools = i < cache->n_layers ? cache->k_pools : cache->v_pools;
+        void *pool = pools ? pools[i % cache->n_layers] : NULL;
+        if (!pool) continue;
+        if (mapped)
+            cache->device->unreserve(pool, cache->pool_bytes, cache->mapped_bytes);
+        else
+            cache->device->release(pool, cache->pool_bytes);
     }
     free(cache->k_pools);
     free(cache->v_pools);
@@ -124,12 +139,11 @@ static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
     };
 }
 
-static kvl_status run_order(kvl_kv_cache *cache, const kvl_order *order) {
-    if (order->kind != KVL_ORDER_COPY_SLOTS)
-        return kvl_fail(KVL_ERR_INTERNAL, "allocator %s: order of unknown kind %d",
-                        cache->allocator->name, (int)order->kind);
+static kvl_status run_copy(kvl_kv_cache *cache, const kvl_order *order) {
     kvl_kv_view view = empty_view(cache);
-    if (cache->placement.slabs_vary) { /* slots lie one behind the other, whatever the slabs */
+    if (cache->placement.slabs_vary) { /* slots lie one behind the other, all heads together */
+        view.head_dim *= view.n_kv_heads;
+        view.n_kv_heads = 1;
         view.page_tokens = 1;
         view.page_stride = view.token_stride;
     }
@@ -140,12 +154,47 @@ static kvl_status run_order(kvl_kv_cache *cache, const kvl_order *order) {
     return KVL_OK;
 }
 
+/* Maps or unmaps the same bytes of every pool. */
+static kvl_status run_mapping(kvl_kv_cache *cache, const kvl_order *order) {
+    const kvl_device *device = cache->device;
+    enum { HUGE_PAGE = 2 << 20 };
+    uint64_t bytes = (uint64_t)order->n_slots;
+    bool map = order->kind == KVL_ORDER_MAP, huge = cache->config.map_bytes % HUGE_PAGE == 0;
+    for (int32_t i = 0; i < 2 * cache->n_layers; i++) {
+        void **pools = i < cache->n_layers ? cache->k_pools : cache->v_pools;
+        char *at = (char *)pools[i % cache->n_layers] + order->src_slot;
+        KVL_TRY(map ? device->map(at, bytes, huge) : device->unmap(at, bytes));
+    }
+    cache->mapped_bytes += map ? bytes : -bytes;
+    return KVL_OK;
+}
+
+static kvl_status run_order(kvl_kv_cache *cache, const kvl_order *order) {
+    switch (order->kind) {
+    case KVL_ORDER_COPY_SLOTS:
+        return run_copy(cache, order);
+    case KVL_ORDER_MAP:
+    case KVL_ORDER_UNMAP:
+        return run_mapping(cache, order);
+    }
+    return kvl_fail(KVL_ERR_INTERNAL, "allocator %s: order of unknown kind %d",
+                    cache->allocator->name, (int)order->kind);
+}
+
 kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_tokens) {
     kvl_order orders[16];
     int32_t n_orders;
+    if (cache->failed)
+        return kvl_fail(KVL_ERR_OOM, "KV cache: an order of allocator %s failed before",
+                        cache->allocator->name);
     KVL_TRY(cache->allocator->append(cache->state, seq, n_tokens));
     while ((n_orders = cache->allocator->take_orders(cache->state, orders, 16)) > 0) {
-        for (int32_t i = 0; i < n_orders; i++) KVL_TRY(run_order(cache, &orders[i]));
+        for (int32_t i = 0; i < n_orders; i++) {
+            kvl_status status = run_order(cache, &orders[i]);
+            if (status == KVL_OK) continue;
+            cache->failed = true;
+            return kvl_fail_prefix(status, "KV cache");
+        }
     }
     return KVL_OK;
 }

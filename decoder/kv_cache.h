@@ -25,7 +25,9 @@ typedef struct kvl_kv_cache {
     kvl_placement placement;
     int64_t page_tokens;       /* of the view: a page, or the longest slab */
     int64_t pool_elems;        /* elements in each pool */
-    uint64_t pool_bytes;       /* bytes of each pool */
+    uint64_t pool_bytes;       /* bytes of each pool; of its address space where it is mapped */
+    uint64_t mapped_bytes;     /* of each pool, where memory is mapped on demand */
+    bool failed;               /* an order could not be run: memory and allocator disagree */
     void **k_pools, **v_pools; /* host arrays [n_layers] of device memory */
 
     /* Scratch of the view: host. */
@@ -38,6 +40,11 @@ typedef struct kvl_kv_cache {
  * can need (kvl_allocator.full_pool). KVL_ERR_INPUT when a value is out of range or a product
  * overflows. */
 kvl_status kvl_kv_cache_resolve(const kvl_allocator *allocator, kvl_allocator_config *config);
+
+/* Bytes of a token in each pool, which `virtual` counts in. */
+static inline uint64_t kvl_kv_slot_bytes(int32_t n_kv_heads, int32_t head_dim, kvl_dtype dtype) {
+    return (uint64_t)n_kv_heads * (uint64_t)head_dim * kvl_dtype_bytes(dtype);
+}
 
 /* Bytes of each pool for `config`. */
 kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n_kv_heads,

@@ -31,7 +31,7 @@ static kvl_status print_points(const kvl_experiment *experiment, const kvl_trial
     fprintf(stderr, "%zu trials, %zu of them refused; %zu equal points dropped%s\n", trials->n,
             trials->n_refused, trials->n_duplicates,
             experiment->axes[KVL_AXIS_PAGE_TOKENS].n > 1 && trials->n_duplicates
-                ? " (page_tokens plays no part in contiguous)"
+                ? " (page_tokens plays a part in paged only)"
                 : "");
     return KVL_OK;
 }

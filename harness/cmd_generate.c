@@ -19,9 +19,9 @@
 
 typedef struct values {
     const char *model, *prompt, *prompt_file, *ids_in, *system, *stop, *logits;
-    const char *allocator, *attention, *kv_dtype, *weights, *compute_dtype, *device;
+    const char *allocator, *reserve, *attention, *kv_dtype, *weights, *compute_dtype, *device;
     const char *nf4_skip;
-    int64_t max_tokens, seed, top_k, page_tokens, threads, chunk, nf4_block;
+    int64_t max_tokens, seed, top_k, page_tokens, map_kib, threads, chunk, nf4_block;
     double temperature, top_p, min_p, repetition_penalty;
     bool chat, ids, ignore_eos, no_cache, deterministic, verbose, allow_nonfinite;
 } values;
@@ -56,6 +56,10 @@ static const kvl_option options[] = {
     {"chunk", KVL_OPT_INT, FIELD(chunk), "N", "prefill in chunks of N tokens; 0 = 512 (0)", 0, 1e6},
     {"allocator", KVL_OPT_TEXT, FIELD(allocator), "NAME", "KV-cache allocator (paged)", 0, 0},
     {"page-tokens", KVL_OPT_INT, FIELD(page_tokens), "N", "tokens in a page (16)", 1, 1e9},
+    {"reserve", KVL_OPT_TEXT, FIELD(reserve), "POLICY",
+     "contiguous, buddy: slab of max, pow2 or oracle (max)", 0, 0},
+    {"map-kib", KVL_OPT_INT, FIELD(map_kib), "KIB", "virtual: physical page in each pool (64)", 4,
+     1 << 20},
     {"attention", KVL_OPT_TEXT, FIELD(attention), "NAME", "attention module (flash)", 0, 0},
     {"kv-dtype", KVL_OPT_TEXT, FIELD(kv_dtype), "NAME", "format of the KV cache (bf16)", 0, 0},
     {"weights", KVL_OPT_TEXT, FIELD(weights), "NAME", "format of the weights (bf16)", 0, 0},
@@ -313,6 +317,8 @@ static kvl_status generate(const values *v) {
         engine_options.weights = v->weights;
         engine_options.compute_dtype = v->compute_dtype;
         engine_options.page_tokens = v->page_tokens;
+        engine_options.reserve = v->reserve;
+        engine_options.map_bytes = v->map_kib * 1024;
         engine_options.max_seqs = 1;
         engine_options.max_seq_tokens = n_prompt + v->max_tokens;
         engine_options.deterministic = v->deterministic;

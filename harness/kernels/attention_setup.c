@@ -20,6 +20,11 @@ static kvl_status read_names(const json_t *axes, kvl_attention_setup *s) {
     KVL_TRY(kvl_allocator_find(s->allocator, &allocator));
     s->causal = !is_full;
     s->paged = allocator->uses_pages;
+    if (!s->paged && strcmp(allocator->name, "contiguous") != 0)
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "allocator %s: a kernel alone sees pages (paged) or equal slabs "
+                        "(contiguous)",
+                        allocator->name);
     return KVL_OK;
 }
 

@@ -182,6 +182,7 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
     json_object_set_new(effective, "prefill_bound", json_string(bound_of(spec, &times->prefill)));
     json_object_set_new(effective, "decode_bound", json_string(bound_of(spec, &times->decode)));
     json_object_set_new(effective, "page_tokens", json_integer(ran.page_tokens));
+    if (ran.map_bytes) json_object_set_new(effective, "map_bytes", json_integer(ran.map_bytes));
     json_object_set_new(effective, "nf4_block",
                         ran.nf4_block ? json_integer(ran.nf4_block) : json_null());
     json_object_set_new(effective, "threads", json_integer(kvl_threads()));

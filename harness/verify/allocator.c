@@ -28,7 +28,8 @@ typedef struct walk {
     int64_t lengths[MAX_SEQS]; /* the model: tokens of a live handle, -1 of a free one */
     int32_t family[MAX_SEQS];  /* forks of one another have the same number */
     int32_t next_family;
-    int32_t *owner; /* [pool_tokens]: scratch for the slot check */
+    int64_t n_slots; /* slot numbers are below it */
+    int32_t *owner;  /* [n_slots]: scratch for the slot check */
     kvl_rng rng;
     kvl_verify_result *result;
 } walk;
@@ -41,11 +42,11 @@ static int64_t slot_of(const walk *w, kvl_seq seq, int64_t t) {
 }
 
 static void check_slots(walk *w) {
-    memset(w->owner, 0, (size_t)w->config.pool_tokens * sizeof *w->owner);
+    memset(w->owner, 0, (size_t)w->n_slots * sizeof *w->owner);
     for (int32_t s = 0; s < w->config.max_seqs; s++) {
         for (int64_t t = 0; t < w->lengths[s]; t++) {
             int64_t slot = slot_of(w, s, t);
-            if (slot < 0 || slot >= w->config.pool_tokens) {
+            if (slot < 0 || slot >= w->n_slots) {
                 kvl_verify_failed(w->result, "sequence %d token %" PRId64 ": slot %" PRId64, s, t,
                                   slot);
                 return;
@@ -81,7 +82,7 @@ static void check_state(walk *w, const char *what) {
         if (w->lengths[s] > 0) tokens += w->lengths[s];
     }
     check_slots(w);
-    for (int64_t i = 0; i < w->config.pool_tokens; i++) slots += w->owner[i] != 0;
+    for (int64_t i = 0; i < w->n_slots; i++) slots += w->owner[i] != 0;
     if (w->result->state == KVL_VERIFY_PASS &&
         (l.live != slots || l.shared_saved != tokens - slots))
         kvl_verify_failed(w->result,
@@ -164,9 +165,12 @@ static kvl_status run_walk(walk *w) {
     for (int32_t s = 0; s < MAX_SEQS; s++) w->lengths[s] = -1;
     KVL_TRY(w->allocator->state_bytes(&w->config, &w->state_bytes));
     KVL_TRY(kvl_mem_alloc(w->state_bytes, &w->state));
-    w->owner = calloc((size_t)w->config.pool_tokens, sizeof *w->owner);
-    if (!w->owner) return kvl_fail(KVL_ERR_OOM, "out of memory for an allocator case");
     KVL_TRY(w->allocator->init(w->state, &w->config));
+    kvl_placement placement;
+    w->allocator->placement(w->state, &placement);
+    w->n_slots = placement.address_slots;
+    w->owner = calloc((size_t)w->n_slots, sizeof *w->owner);
+    if (!w->owner) return kvl_fail(KVL_ERR_OOM, "out of memory for an allocator case");
     check_state(w, "init");
     walk_steps(w);
     return KVL_OK;

@@ -3,7 +3,7 @@
 #include "tests/decoder/engine_fixture.h"
 
 static const char *const families[] = {"llama", "llama3-rope", "mistral-window", "qwen2", "qwen3"};
-static const char *const allocators[] = {"contiguous", "buddy", "growing", "paged"};
+static const char *const allocators[] = {"contiguous", "buddy", "growing", "paged", "virtual"};
 
 /* Root mean square of the difference over that of the golden; NaN when a value is. */
 static double relative_rms(const float *seen, const float *golden, int64_t n) {

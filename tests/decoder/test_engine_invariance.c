@@ -74,6 +74,7 @@ static void run_script(const kvl_model *model, const variant *v, const char *att
     options.attention = attention;
     options.allocator = v->allocator;
     options.page_tokens = v->page_tokens;
+    options.map_bytes = 4096; /* as small as may be: sequences of `virtual` cross pages */
     options.max_seqs = N_SEQS;
     options.max_seq_tokens = MAX_TOKENS;
     options.max_batch_tokens = v->max_batch;
@@ -108,6 +109,7 @@ static const variant variants[] = {
     {"pages of 256", 2, 2, 512, 100, "paged", 256},
     {"buddy", 2, 8, 7, 512, "buddy", 16},
     {"growing", 2, 4, 7, 512, "growing", 16},
+    {"virtual", 2, 8, 7, 512, "virtual", 16},
 };
 
 static void check_invariance(const char *family, const char *attention, bool bf16) {
