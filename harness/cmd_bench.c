@@ -96,6 +96,7 @@ static kvl_status sweep(const kvl_bench_values *v, const kvl_experiment *experim
         .trials = trials,
         .rounds = v->rounds,
         .out = out,
+        .side_dir = v->side_dir,
         .timeout_s = v->timeout_s,
         .memory_limit_bytes = v->memory_limit_mib ? (uint64_t)v->memory_limit_mib << 20
                                                   : kvl_memory_available() / 10 * 9,
@@ -127,7 +128,8 @@ kvl_status kvl_bench_sweep(const kvl_bench_values *v, const kvl_workload_kind *k
                              .deterministic = v->deterministic,
                              .nf4_block = v->nf4_block,
                              .nf4_skip = v->nf4_skip,
-                             .allow_nonfinite = v->allow_nonfinite};
+                             .allow_nonfinite = v->allow_nonfinite,
+                             .extra = v->extra};
     if (v->nf4_block) KVL_TRY(kvl_nf4_check_block("--nf4-block", v->nf4_block));
     KVL_TRY(kvl_build_id(build_id));
     KVL_TRY(kvl_experiment_init(&experiment, &workload, v->axes));

@@ -6,6 +6,13 @@
 #include "harness/commands.h"
 #include "harness/sweep/experiment.h"
 
+/* Options of workloads over traces. */
+typedef struct kvl_trace_values {
+    int64_t requests, wanted_tokens;
+    double step_ms;
+    bool skip_zero;
+} kvl_trace_values;
+
 typedef struct kvl_bench_values {
     const char *axes[KVL_N_AXES]; /* texts of the options; NULL: not given */
     const char *text, *out;
@@ -14,6 +21,9 @@ typedef struct kvl_bench_values {
     const char *nf4_skip;
     int64_t nf4_block;
     bool deterministic, dry_run, retry_failed, allow_nonfinite;
+    const char *side_dir;   /* of time series; NULL: none are kept */
+    json_t *extra;          /* options of one workload alone; borrowed */
+    kvl_trace_values trace; /* replay, serve */
 } kvl_bench_values;
 
 /* An axis as an option: name, argument and help are literals. */
@@ -89,6 +99,8 @@ kvl_bench_values kvl_bench_defaults(void);
 kvl_status kvl_bench_sweep(const kvl_bench_values *values, const kvl_workload_kind *kind,
                            int *code);
 /* Parses the command line of `self`, sweeps, prints the table; returns the exit code. */
+/* Creates the folder of --series, where one was given. */
+kvl_status kvl_bench_side_dir(const kvl_bench_values *values);
 int kvl_bench_run(const kvl_command *self, const kvl_workload_kind *kind, int argc, char **argv);
 
 #endif

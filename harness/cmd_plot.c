@@ -30,7 +30,10 @@ static const kvl_option options[] = {
      "series, then panels (all axes in which trials differ)", 0, 0},
     {"where", KVL_OPT_TEXT, offsetof(values, where), "AXIS=VALUE,...", "only these trials", 0, 0},
     {"kind", KVL_OPT_TEXT, offsetof(values, kind), "NAME",
-     "line, bars or stack (by the x axis); ratio: kvlab to other systems", 0, 0},
+     "line, bars or stack (by the x axis); ratio: kvlab to other systems; of bench replay: waste "
+     "by "
+     "kind, and ledger and map from --series",
+     0, 0},
     {"interval", KVL_OPT_TEXT, offsetof(values, interval), "NAME",
      "error bars over rounds: minmax or bootstrap, 95 % of the median from 3 rounds on (minmax)", 0,
      0},
@@ -137,6 +140,38 @@ static kvl_status draw_ratios(const values *v, const char *path, const kvl_group
     return status;
 }
 
+/* --kind ledger, map: files beside the rows, a panel a trial. */
+static kvl_status draw_side(const values *v, const char *path, const kvl_groups *groups,
+                            const char *what) {
+    char base[PATH_BYTES];
+    kvl_side side;
+    if (v->x || v->y || v->by || v->log_x)
+        return kvl_fail(KVL_ERR_INPUT, "--kind %s has its own axes: no --x, --y, --by, --logx",
+                        what);
+    KVL_TRY(kvl_side_make(groups, what, v->where, path, &side));
+    base_name(v, path, what, "", base);
+    kvl_plot_options plot = {base, v->title, v->scripts, false};
+    kvl_status status = kvl_plot_side(&side, &plot);
+    if (status == KVL_OK) printf("%s.svg %s.png %s.csv\n  %s\n", base, base, base, side.insight);
+    kvl_side_free(&side);
+    return status;
+}
+
+/* --kind waste: a bar a trial of what the pool's slots are. */
+static kvl_status draw_waste(const values *v, const char *path, const kvl_groups *groups) {
+    char base[PATH_BYTES];
+    kvl_waste waste;
+    if (v->x || v->y || v->by || v->log_x)
+        return kvl_fail(KVL_ERR_INPUT, "--kind waste has its own axes: no --x, --y, --by, --logx");
+    KVL_TRY(kvl_waste_make(groups, v->where, &waste));
+    base_name(v, path, "waste", "", base);
+    kvl_plot_options plot = {base, v->title, v->scripts, false};
+    kvl_status status = kvl_plot_waste(&waste, &plot);
+    if (status == KVL_OK) printf("%s.svg %s.png %s.csv\n  %s\n", base, base, base, waste.insight);
+    kvl_waste_free(&waste);
+    return status;
+}
+
 static kvl_status pick(const char *option, const char *name, const char *const *names, size_t n,
                        int *index) {
     char line[512];
@@ -148,8 +183,8 @@ static kvl_status pick(const char *option, const char *name, const char *const *
 }
 
 static kvl_status plot(const values *v, const char *const *paths, int n_paths) {
-    static const char *const kinds[] = {"line", "bars", "stack", "ratio"};
-    enum { N_KINDS = 4, RATIO = 3 };
+    static const char *const kinds[] = {"line", "bars", "stack", "ratio", "ledger", "map", "waste"};
+    enum { N_KINDS = 7, RATIO = 3, LEDGER, MAP, WASTE };
     static const char *const intervals[] = {"minmax", "bootstrap"};
     int kind = -1, interval = 0, n_torn = 0;
     KVL_TRY(pick("kind", v->kind, kinds, N_KINDS, &kind));
@@ -173,7 +208,9 @@ static kvl_status plot(const values *v, const char *const *paths, int n_paths) {
     if (status == KVL_OK && groups.n == 0)
         status = kvl_fail(KVL_ERR_INPUT, "%s: no rows to plot", paths[0]);
     if (status == KVL_OK)
-        status = kind == RATIO       ? draw_ratios(v, paths[0], &groups, interval == 1)
+        status = kind == WASTE       ? draw_waste(v, paths[0], &groups)
+                 : kind >= LEDGER    ? draw_side(v, paths[0], &groups, kinds[kind])
+                 : kind == RATIO     ? draw_ratios(v, paths[0], &groups, interval == 1)
                  : v->y || kind >= 0 ? draw(v, paths[0], &groups, &figure_options)
                                      : draw_defaults(v, paths[0], &groups, figure_options);
     kvl_groups_free(&groups);

@@ -15,6 +15,7 @@
 #include "harness/kernels/matmul.h"
 #include "harness/quality/format_error.h"
 #include "harness/quality/quality.h"
+#include "harness/replay/trial.h"
 #include "harness/sweep/child.h"
 #include "harness/trial/ceiling.h"
 #include "harness/trial/trial.h"
@@ -58,7 +59,8 @@ static const struct {
               {"attention", attention},
               {"matmul", kvl_matmul_trial_run},
               {"quality", kvl_quality_trial_run},
-              {"format_error", kvl_format_error_trial_run}};
+              {"format_error", kvl_format_error_trial_run},
+              {"replay", kvl_replay_trial_run}};
 
 static kvl_status run_trial(const json_t *spec, json_t **answer) {
     const json_t *workload = json_object_get(spec, "workload");

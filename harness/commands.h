@@ -12,6 +12,7 @@ extern const kvl_command kvl_command_bench_decode;    /* cmd_bench_decode.c */
 extern const kvl_command kvl_command_bench_attention; /* cmd_bench_attention.c */
 extern const kvl_command kvl_command_bench_matmul;    /* cmd_bench_matmul.c */
 extern const kvl_command kvl_command_bench_quality;   /* cmd_bench_quality.c */
+extern const kvl_command kvl_command_bench_replay;    /* cmd_bench_replay.c */
 extern const kvl_command kvl_command_plot;            /* cmd_plot.c */
 extern const kvl_command kvl_command_export;          /* cmd_export.c */
 extern const kvl_command kvl_command_quantize;        /* cmd_quantize.c */

@@ -43,6 +43,9 @@ set tmargin at screen panel_top(p); set bmargin at screen panel_bottom(p); \
 set title panel_names[p] offset 0,-0.7; set ylabel (column_of(p) == 0 ? y_label : '') offset 1.5,0; \
 set yrange [0:y_top]; set ytics nomirror out; set border 3 lc rgb '#404040'; \
 set grid ytics lc rgb '#D0D0D0' lw 1 dt 1; set key noautotitle"
+# Three to six round steps up to `end`, for axes of time.
+round_step(end) = rounded(end / 2.5, 10.0 ** floor(log10(end / 2.5)))
+rounded(x, unit) = (x / unit >= 5 ? 5 : x / unit >= 2 ? 2 : 1) * unit
 headline = "set label 1000 title at screen 0.5,(1 - 20.0 / height) center font ',15'"
 
 # The strip: nothing but the legend.

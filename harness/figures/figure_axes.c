@@ -11,11 +11,13 @@ enum { TEXT = 128 };
 /* Kernels and formats first: they are what is compared. The last are no axes of a sweep, but rows
  * that differ in them must not be mixed either. */
 static const char *const axes[] = {
-    "attention", "kv_dtype", "allocator", "weights",  "compute_dtype", "batch",  "page_tokens",
-    "threads",   "isa",      "device",    "model",    "prompt",        "output", "context",
-    "shape",     "heads",    "head_dim",  "window",   "softcap",       "causal", "cache",
-    "kernel",    "system",   "work",      "workload", "chunk",         "seed",   "deterministic",
-    "text",      "host",     "build"};
+    "attention",     "kv_dtype", "allocator", "weights", "compute_dtype", "batch",
+    "page_tokens",   "threads",  "isa",       "device",  "model",         "prompt",
+    "output",        "context",  "shape",     "heads",   "head_dim",      "window",
+    "softcap",       "causal",   "cache",     "reserve", "share",         "pool_tokens",
+    "max_model_len", "max_seqs", "arrival",   "trace",   "kernel",        "system",
+    "work",          "workload", "chunk",     "seed",    "deterministic", "text",
+    "host",          "build"};
 
 size_t kvl_figure_axis_count(void) {
     return sizeof axes / sizeof *axes;
@@ -90,7 +92,8 @@ void kvl_figure_phrase(const kvl_group *group, const char *name, char *out, size
     if (strcmp(name, "build") == 0 || strcmp(name, "host") == 0 ||
         strcmp(name, "model_digest") == 0)
         text[6] = '\0';
-    const char *slash = strcmp(name, "model") == 0 ? strrchr(text, '/') : NULL;
+    const char *slash =
+        strcmp(name, "model") == 0 || strcmp(name, "trace") == 0 ? strrchr(text, '/') : NULL;
     snprintf(out, out_bytes, "%s%s%s", word, space, slash && slash[1] ? slash + 1 : text);
 }
 

@@ -276,3 +276,109 @@ kvl_status kvl_plot_ratios(const kvl_ratios *ratios, const kvl_plot_options *opt
     drawing_free(&d);
     return status;
 }
+
+/* How far each panel's axes go: greatest time, greatest height, and for maps the rows and cells
+ * that their rectangles divide it into. */
+typedef struct side_extent {
+    double end_s, last_s, top;
+    long rows, cells;
+} side_extent;
+
+static void measure_side(const kvl_side *side, side_extent extents[KVL_SIDE_MAX_PANELS]) {
+    bool map = strcmp(side->what, "map") == 0;
+    const char *line = strchr(side->csv.data, '\n');
+    for (line = line ? line + 1 : ""; *line; line = strchr(line, '\n') + 1) {
+        double v[9] = {0};
+        const char *at = line;
+        for (int i = 0; i < 9 && at; i++) {
+            v[i] = strtod(at, NULL);
+            const char *comma = strpbrk(at, ",\n");
+            at = comma && *comma == ',' ? comma + 1 : NULL;
+        }
+        side_extent *e = &extents[(int)v[0] - 1];
+        double time = map ? v[2] : v[3];
+        if (time > e->end_s) e->last_s = e->end_s, e->end_s = time;
+        if (map && v[1] + 1 > (double)e->rows) e->rows = (long)v[1] + 1;
+        if (map && v[3] + 1 > (double)e->cells) e->cells = (long)v[3] + 1;
+        if (map && v[4] > e->top) e->top = v[4];
+    }
+}
+
+/* The pool's greatest size: column pool_max. */
+static void measure_pool(const kvl_side *side, side_extent extents[KVL_SIDE_MAX_PANELS]) {
+    int column = 0;
+    const char *header = side->csv.data, *found = strstr(header, ",pool_max");
+    for (const char *c = header; c < found; c++) column += *c == ',';
+    const char *line = strchr(header, '\n');
+    for (line = line ? line + 1 : ""; found && *line; line = strchr(line, '\n') + 1) {
+        const char *at = line;
+        side_extent *e = &extents[strtol(line, NULL, 10) - 1];
+        for (int i = 0; i <= column && at; i++) at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
+        if (at && strtod(at, NULL) > e->top) e->top = strtod(at, NULL);
+    }
+}
+
+static void set_numbers(kvl_buffer *out, const char *name, const double *values, int n) {
+    kvl_buffer_printf(out, "array %s[%d];", name, n);
+    for (int i = 0; i < n; i++) kvl_buffer_printf(out, "%s[%d]=%.17g;", name, i + 1, values[i]);
+}
+
+static void add_side_variables(const kvl_side *side, const kvl_plot_options *options,
+                               kvl_buffer *out) {
+    bool map = strcmp(side->what, "map") == 0;
+    side_extent extents[KVL_SIDE_MAX_PANELS] = {0};
+    char *labels[KVL_SIDE_MAX_PANELS]; /* borrowed */
+    double tops[KVL_SIDE_MAX_PANELS], ends[KVL_SIDE_MAX_PANELS], rows[KVL_SIDE_MAX_PANELS],
+        cells[KVL_SIDE_MAX_PANELS];
+    measure_side(side, extents);
+    if (!map) measure_pool(side, extents);
+    for (int i = 0; i < side->n_panels; i++) {
+        const side_extent *e = &extents[i];
+        labels[i] = (char *)side->labels[i];
+        rows[i] = (double)(e->rows ? e->rows : 1);
+        cells[i] = (double)(e->cells ? e->cells : 1);
+        /* A map's last row and top cell have an extent of their own. */
+        ends[i] = map && e->rows > 1 ? e->end_s * rows[i] / (rows[i] - 1) : e->end_s;
+        tops[i] = (map && e->cells > 1 ? e->top * cells[i] / (cells[i] - 1) : e->top) / 1000;
+        if (!(ends[i] > 0)) ends[i] = 1;
+        if (!(tops[i] > 0)) tops[i] = 1;
+    }
+    char title[KVL_SIDE_LABEL_BYTES + 64];
+    bool alone = side->n_panels == 1; /* its label goes into the title */
+    snprintf(title, sizeof title, "%s%s%s%s",
+             map ? "Who owns which part of the pool" : "What the slots of the pool are",
+             alone ? " (" : "", alone ? side->labels[0] : "", alone ? ")" : "");
+    if (alone) labels[0] = "";
+    set_text(out, "title", options->title ? options->title : title);
+    set_text(out, "x_label", "virtual time (s)");
+    set_list(out, "panel_names", labels, side->n_panels);
+    set_numbers(out, "panel_tops", tops, side->n_panels);
+    set_numbers(out, "panel_ends", ends, side->n_panels);
+    set_numbers(out, "panel_rows", rows, side->n_panels);
+    set_numbers(out, "panel_cells", cells, side->n_panels);
+    kvl_buffer_printf(out, "n_panels=%d;", side->n_panels);
+}
+
+kvl_status kvl_plot_side(const kvl_side *side, const kvl_plot_options *options) {
+    drawing d = {.script = strcmp(side->what, "map") == 0 ? "map.gp" : "ledger.gp"};
+    kvl_buffer_add(&d.csv, side->csv.data, side->csv.bytes);
+    add_side_variables(side, options, &d.variables);
+    kvl_status status =
+        d.csv.failed ? kvl_fail(KVL_ERR_OOM, "out of memory") : draw_files(&d, options);
+    drawing_free(&d);
+    return status;
+}
+
+kvl_status kvl_plot_waste(const kvl_waste *waste, const kvl_plot_options *options) {
+    drawing d = {.script = "waste.gp"};
+    kvl_buffer_add(&d.csv, waste->csv.data, waste->csv.bytes);
+    set_text(&d.variables, "title",
+             options->title ? options->title
+             : waste->full  ? "What the slots of the pool are while requests wait"
+                            : "What the slots of the pool are");
+    kvl_buffer_printf(&d.variables, "n_places=%d;", waste->n_places);
+    kvl_status status =
+        d.csv.failed ? kvl_fail(KVL_ERR_OOM, "out of memory") : draw_files(&d, options);
+    drawing_free(&d);
+    return status;
+}

@@ -7,6 +7,8 @@
 #include "core/status.h"
 #include "harness/figures/figure.h"
 #include "harness/figures/ratio.h"
+#include "harness/figures/side.h"
+#include "harness/figures/waste.h"
 
 typedef struct kvl_plot_options {
     const char *base;    /* files are <base>.csv, .svg and .png */
@@ -22,5 +24,9 @@ typedef struct kvl_plot_options {
 kvl_status kvl_plot_figure(const kvl_figure *figure, const kvl_plot_options *options);
 /* The same for ratios, drawn by ratio.gp; log_x plays no part. */
 kvl_status kvl_plot_ratios(const kvl_ratios *ratios, const kvl_plot_options *options);
+/* The same for side files, drawn by ledger.gp or map.gp. */
+kvl_status kvl_plot_side(const kvl_side *side, const kvl_plot_options *options);
+/* The same for waste by kind, drawn by waste.gp. */
+kvl_status kvl_plot_waste(const kvl_waste *waste, const kvl_plot_options *options);
 
 #endif

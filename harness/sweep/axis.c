@@ -35,6 +35,13 @@ static const kvl_axis axes[KVL_N_AXES] = {
     [KVL_AXIS_DATA] = {"data", "data", false, 0, 0, NULL},
     [KVL_AXIS_FORMAT] = {"format", "format", false, 0, 0, NULL},
     [KVL_AXIS_BLOCK] = {"block", "block", true, 32, 4096, NULL},
+    [KVL_AXIS_TRACE] = {"trace", "trace", false, 0, 0, NULL},
+    [KVL_AXIS_ARRIVAL] = {"arrival", "arrival", false, 0, 0, NULL},
+    [KVL_AXIS_RESERVE] = {"reserve", "reserve", false, 0, 0, NULL},
+    [KVL_AXIS_SHARE] = {"share", "share", false, 0, 0, NULL},
+    [KVL_AXIS_POOL_TOKENS] = {"pool_tokens", "pool-tokens", true, 0, INT64_C(1) << 40, NULL},
+    [KVL_AXIS_MAX_MODEL_LEN] = {"max_model_len", "max-model-len", true, 0, INT32_MAX, NULL},
+    [KVL_AXIS_MAX_SEQS] = {"max_seqs", "max-seqs", true, 0, INT32_MAX, NULL},
 };
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id) {

@@ -41,6 +41,13 @@ typedef enum kvl_axis_id {
     KVL_AXIS_DATA,
     KVL_AXIS_FORMAT,
     KVL_AXIS_BLOCK,
+    KVL_AXIS_TRACE,
+    KVL_AXIS_ARRIVAL,
+    KVL_AXIS_RESERVE,
+    KVL_AXIS_SHARE,
+    KVL_AXIS_POOL_TOKENS,
+    KVL_AXIS_MAX_MODEL_LEN,
+    KVL_AXIS_MAX_SEQS,
     KVL_N_AXES
 } kvl_axis_id;
 

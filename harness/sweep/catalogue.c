@@ -14,6 +14,7 @@
 #include "decoder/engine.h"
 #include "decoder/model.h"
 #include "harness/sweep/experiment.h"
+#include "harness/traces/trace.h"
 #include "quant/kv_format.h"
 #include "quant/linear.h"
 
@@ -97,6 +98,9 @@ static kvl_status default_axis(kvl_experiment *experiment, kvl_axis_id id) {
     case KVL_AXIS_MODEL:
         return kvl_fail(KVL_ERR_INPUT, "--model is needed: a GGUF file, a Hugging Face directory, "
                                        "or synthetic:NAME (kvlab info models)");
+    case KVL_AXIS_TRACE:
+        return kvl_fail(KVL_ERR_INPUT, "--trace is needed: a CSV or JSONL file of requests (see "
+                                       "--help for the formats)");
     case KVL_AXIS_ALLOCATOR:
         return parse_axis(experiment, id, defaults.allocator);
     case KVL_AXIS_ATTENTION:
@@ -174,6 +178,26 @@ static kvl_status init_models(kvl_experiment *experiment) {
     return status;
 }
 
+static kvl_status init_traces(kvl_experiment *experiment) {
+    const kvl_axis_values *traces = &experiment->axes[KVL_AXIS_TRACE];
+    const json_t *extra = experiment->workload.extra;
+    const kvl_trace_options options = {
+        .skip_zero = json_is_true(json_object_get(extra, "skip_zero")),
+        .max_requests = json_integer_value(json_object_get(extra, "requests"))};
+    experiment->traces = calloc(traces->n, sizeof *experiment->traces);
+    if (!experiment->traces) return kvl_fail(KVL_ERR_OOM, "out of memory");
+    for (size_t i = 0; i < traces->n; i++) {
+        kvl_trace trace;
+        kvl_trace_facts *facts = &experiment->traces[i];
+        KVL_TRY(kvl_trace_read(traces->names[i], &options, &trace));
+        memcpy(facts->digest, trace.digest, sizeof facts->digest);
+        facts->longest = trace.longest;
+        facts->shares = trace.n_blocks > 0;
+        kvl_trace_free(&trace);
+    }
+    return KVL_OK;
+}
+
 kvl_status kvl_experiment_init(kvl_experiment *experiment, const kvl_workload *workload,
                                const char *const texts[KVL_N_AXES]) {
     memset(experiment, 0, sizeof *experiment);
@@ -189,6 +213,8 @@ kvl_status kvl_experiment_init(kvl_experiment *experiment, const kvl_workload *w
     }
     if (status == KVL_OK && kvl_workload_use(kind, KVL_AXIS_MODEL))
         status = init_models(experiment);
+    if (status == KVL_OK && kvl_workload_use(kind, KVL_AXIS_TRACE))
+        status = init_traces(experiment);
     if (status != KVL_OK) kvl_experiment_free(experiment);
     return status;
 }
@@ -199,6 +225,7 @@ void kvl_experiment_refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     size_t bytes = sizeof trial->refused;
     kvl_isa isa;
     const kvl_device *device;
+    if (!kvl_workload_use(trial->kind, KVL_AXIS_ISA)) return; /* nothing runs on a device */
     if (kvl_isa_parse(trial->names[KVL_AXIS_ISA], &isa) == KVL_OK && !kvl_isa_has(isa))
         snprintf(why, bytes, "isa %s: this CPU does not have it", trial->names[KVL_AXIS_ISA]);
     else if (kvl_device_find(trial->names[KVL_AXIS_DEVICE], &device) == KVL_OK) {

@@ -16,7 +16,9 @@ enum { MAX_POINTS = 100000 };
 void kvl_experiment_free(kvl_experiment *experiment) {
     for (int i = 0; i < KVL_N_AXES; i++) kvl_axis_values_free(&experiment->axes[i]);
     free(experiment->models);
+    free(experiment->traces);
     experiment->models = NULL;
+    experiment->traces = NULL;
 }
 
 json_t *kvl_trial_axes(const kvl_trial *trial) {
@@ -48,6 +50,7 @@ static json_t *workload_json(const kvl_workload *workload) {
     if (workload->nf4_skip)
         json_object_set_new(object, "nf4_skip", json_string(workload->nf4_skip));
     if (workload->allow_nonfinite) json_object_set_new(object, "allow_nonfinite", json_true());
+    if (workload->extra) json_object_update(object, (json_t *)workload->extra);
     return object;
 }
 
@@ -56,10 +59,12 @@ json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial
     char host[17];
     json_t *axes = kvl_trial_axes(trial), *all = json_object();
     if (axes) json_object_del(axes, "model");
+    if (axes && trial->trace) json_object_del(axes, "trace");
     kvl_host_id(host);
     json_object_set_new(all, "workload", workload_json(workload));
     json_object_set_new(all, "axes", axes);
     if (trial->model) json_object_set_new(all, "model_digest", json_string(trial->model->digest));
+    if (trial->trace) json_object_set_new(all, "trace_digest", json_string(trial->trace->digest));
     json_object_set_new(all, "schema", json_integer(KVL_ROW_SCHEMA));
     json_object_set_new(all, "build", json_string(build_id));
     json_object_set_new(all, "host", json_string(host));
@@ -88,6 +93,7 @@ static void point_at(const kvl_experiment *experiment, size_t index, kvl_trial *
         if (values->names) trial->names[id] = values->names[at];
         if (values->numbers) trial->numbers[id] = values->numbers[at];
         if (id == KVL_AXIS_MODEL) trial->model = &experiment->models[at];
+        if (id == KVL_AXIS_TRACE) trial->trace = &experiment->traces[at];
     }
 }
 
@@ -190,6 +196,22 @@ static void add_path(kvl_buffer *out, const char *path) {
     free(full);
 }
 
+/* --step-ms 30 --skip-zero: names of rows are options with another dash. */
+static void add_extra(kvl_buffer *out, const json_t *extra) {
+    const char *name;
+    const json_t *value;
+    json_object_foreach((json_t *)extra, name, value) {
+        kvl_buffer_text(out, " --");
+        for (const char *c = name; *c; c++) kvl_buffer_add(out, *c == '_' ? "-" : c, 1);
+        if (json_is_integer(value))
+            kvl_buffer_printf(out, " %lld", (long long)json_integer_value(value));
+        if (json_is_real(value)) kvl_buffer_printf(out, " %.17g", json_real_value(value));
+        if (!json_is_string(value)) continue;
+        kvl_buffer_text(out, " ");
+        add_quoted(out, json_string_value(value));
+    }
+}
+
 char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
     kvl_buffer out = {0};
     kvl_buffer_printf(&out, "kvlab bench %s",
@@ -201,7 +223,7 @@ char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
         kvl_buffer_printf(&out, " --%s ", use->option ? use->option : axis->option);
         if (axis->numeric)
             kvl_buffer_printf(&out, "%lld", (long long)trial->numbers[use->id]);
-        else if (use->id == KVL_AXIS_MODEL)
+        else if (use->id == KVL_AXIS_MODEL || use->id == KVL_AXIS_TRACE)
             add_path(&out, trial->names[use->id]);
         else
             add_quoted(&out, trial->names[use->id]);
@@ -216,6 +238,7 @@ char *kvl_trial_repro(const kvl_workload *workload, const kvl_trial *trial) {
         add_quoted(&out, workload->nf4_skip);
     }
     if (workload->allow_nonfinite) kvl_buffer_text(&out, " --allow-nonfinite");
+    if (workload->extra) add_extra(&out, workload->extra);
     if (workload->text) {
         kvl_buffer_text(&out, " --text ");
         add_path(&out, workload->text);

@@ -28,6 +28,8 @@ typedef struct kvl_workload {
     int64_t nf4_block;    /* of formats in blocks; 0 = the model's own, or 64 */
     const char *nf4_skip; /* modules left unquantised; NULL = the model's own, or lm_head */
     bool allow_nonfinite; /* weights that are NaN or infinite are loaded */
+    const json_t *extra;  /* options of one workload alone that were given, by their name in rows:
+                             part of key, spec and repro line; NULL: none */
 } kvl_workload;
 
 /* One model of the sweep, looked at once by the parent. */
@@ -39,10 +41,18 @@ typedef struct kvl_model_facts {
     uint64_t kv_values_per_token;              /* 2 * n_layers * n_kv_heads * head_dim */
 } kvl_model_facts;
 
+/* One trace of the sweep, read once by the parent so that a fault in it ends the command. */
+typedef struct kvl_trace_facts {
+    char digest[17];
+    int64_t longest; /* prompt + output */
+    bool shares;     /* it says what its prompts hold */
+} kvl_trace_facts;
+
 typedef struct kvl_experiment {
     kvl_workload workload;
     kvl_axis_values axes[KVL_N_AXES]; /* empty where the workload does not use the axis */
     kvl_model_facts *models; /* [axes[KVL_AXIS_MODEL].n], by index; NULL without that axis */
+    kvl_trace_facts *traces; /* [axes[KVL_AXIS_TRACE].n], the same */
 } kvl_experiment;
 
 /* One configuration. Names are borrowed from the experiment; unused numbers are 0, names NULL. */
@@ -51,6 +61,7 @@ typedef struct kvl_trial {
     const char *names[KVL_N_AXES];
     int64_t numbers[KVL_N_AXES];
     const kvl_model_facts *model; /* NULL: the workload has none */
+    const kvl_trace_facts *trace; /* NULL: the same */
     char key[17];                 /* 64-bit xxhash in hex; see kvl_trial_key */
     char refused[256];            /* why it cannot run, "" when it can */
 } kvl_trial;

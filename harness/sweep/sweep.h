@@ -23,6 +23,7 @@ typedef struct kvl_sweep_options {
     const kvl_trials *trials;
     int64_t rounds;
     const char *out;             /* .jsonl file; NULL: rows go to stdout and nothing is resumed */
+    const char *side_dir;        /* folder for what is too large for a row; NULL: not kept */
     double timeout_s;            /* per trial and round; 0 = none */
     uint64_t memory_limit_bytes; /* resident size of a child; 0 = none */
     bool retry_failed;           /* run again what ended other than ok */

@@ -34,6 +34,12 @@ char *kvl_trial_spec(const kvl_row_context *context) {
     json_object_set_new(spec, "axes", kvl_trial_axes(context->trial));
     json_object_set_new(spec, "round", json_integer(context->round));
     json_object_set(spec, "ceilings", (json_t *)context->ceilings);
+    if (context->options->side_dir) {
+        char side[4096];
+        snprintf(side, sizeof side, "%.4000s/%s-%lld", context->options->side_dir,
+                 context->trial->key, (long long)context->round);
+        json_object_set_new(spec, "side", json_string(side));
+    }
     char *text = json_dumps(spec, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(spec);
     return text;

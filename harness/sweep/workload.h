@@ -44,7 +44,7 @@ typedef struct kvl_workload_kind {
     /* Writes into trial->refused why this point is impossible, when it is; may be NULL. */
     void (*refuse)(const struct kvl_experiment *experiment, struct kvl_trial *trial);
     /* Bytes that one step or call reads before it reads one of them again: the size class of the
-     * trial's read ceiling. */
+     * trial's read ceiling. NULL: nothing is timed, and nothing calibrated. */
     uint64_t (*working_set_bytes)(const struct kvl_trial *trial);
     /* What must be said below the table of these rows; may be NULL. */
     void (*note)(FILE *out, const json_t *rows);
@@ -56,6 +56,8 @@ extern const kvl_workload_kind kvl_workload_matmul;
 extern const kvl_workload_kind kvl_workload_quality;      /* workload_quality.c */
 extern const kvl_workload_kind kvl_workload_format_error; /* workload_format_error.c: normals */
 extern const kvl_workload_kind kvl_workload_format_error_model; /* and a model's values */
+
+extern const kvl_workload_kind kvl_workload_replay; /* workload_replay.c */
 
 /* A note: how the files of the rows' models stored their weights, which decides what "float32"
  * means. */

@@ -24,14 +24,18 @@ static void kind_of(const kvl_trial *trial, char out[64]) {
 
 bool kvl_ceilings_known(const kvl_ceilings *ceilings, const kvl_trial *trial) {
     char kind[64];
+    if (!trial->kind->working_set_bytes) return true; /* nothing is timed: none are needed */
     kind_of(trial, kind);
     return json_object_get(ceilings->by_kind, kind) != NULL;
 }
 
 const json_t *kvl_ceilings_of(kvl_ceilings *ceilings, const kvl_trial *trial) {
     char kind[64];
-    kind_of(trial, kind);
-    json_t *known = json_object_get(ceilings->by_kind, kind);
+    json_t *known = NULL;
+    if (trial->kind->working_set_bytes) {
+        kind_of(trial, kind);
+        known = json_object_get(ceilings->by_kind, kind);
+    }
     if (!ceilings->none) ceilings->none = json_object();
     return known ? known : ceilings->none;
 }
