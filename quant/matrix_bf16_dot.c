@@ -7,7 +7,14 @@
 #include "quant/linear_sink.h"
 #include "quant/matrix_bf16.h"
 
-enum { TILE_ROWS = 8, AHEAD_LINES = 2 };
+enum { TILE_ROWS = 8 };
+
+/* A stretch of memory that is needed later: the tiles of a panel ask for it by turns, a line or two
+ * a pair of k, so that it arrives at the rate at which it is used. */
+typedef struct ahead {
+    const char *at, *end;
+    int64_t step; /* bytes a pair of k: 64, 128, or 0 for none */
+} ahead;
 
 /* The pair x[0], x[1] in every lane. */
 static inline __m512bh pair_of(const uint16_t *x) {
@@ -16,9 +23,15 @@ static inline __m512bh pair_of(const uint16_t *x) {
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/* Rows row .. row + TILE_ROWS of the job, those past the last being zeros. `ahead`: a stretch of
- * weights that is needed later, AHEAD_LINES lines of it asked for a pair. */
-static void tile(const kvl_matrix_job *job, int64_t panel, int64_t row, const char *ahead) {
+/* Into L2: the panel in use and the rows of x fill L1. */
+static inline void ask(ahead *next) {
+    if (next->at >= next->end) return;
+    for (int64_t b = 0; b < next->step; b += 64) __builtin_prefetch(next->at + b, 0, 2);
+    next->at += next->step;
+}
+
+/* Rows row .. row + TILE_ROWS of the job, those past the last being zeros. */
+static void tile(const kvl_matrix_job *job, int64_t panel, int64_t row, ahead *next) {
     const uint16_t *w = (const uint16_t *)(job->panels + (uint64_t)panel * job->panel_bytes);
     const uint16_t *x = job->x + row * job->x_stride;
     vf sum[TILE_ROWS][2];
@@ -26,10 +39,7 @@ static void tile(const kvl_matrix_job *job, int64_t panel, int64_t row, const ch
     for (int64_t k = 0; k < job->n_in; k += 2, w += 2 * KVL_PANEL) {
         __m512bh w0 = (__m512bh)_mm512_loadu_si512(w);
         __m512bh w1 = (__m512bh)_mm512_loadu_si512(w + KVL_PANEL);
-        if (ahead) {
-            __builtin_prefetch(ahead + k / 2 * (AHEAD_LINES * 64));
-            __builtin_prefetch(ahead + k / 2 * (AHEAD_LINES * 64) + 64);
-        }
+        ask(next);
 #pragma GCC unroll 8
         for (int r = 0; r < TILE_ROWS; r++) {
             __m512bh pair = pair_of(x + r * job->x_stride + k);
@@ -45,12 +55,14 @@ static void tile(const kvl_matrix_job *job, int64_t panel, int64_t row, const ch
 }
 
 void KVL_ISA_FN(kvl_matrix_bf16)(const kvl_matrix_job *job) {
+    /* A panel has a line for each k, a tile half as many steps. */
+    const int64_t step = job->n_rows > TILE_ROWS ? 64 : 128;
     for (int64_t panel = job->first_panel; panel < job->end_panel; panel++) {
-        /* The first rows of a panel ask for all of the next one. */
-        const char *next = panel + 1 < job->end_panel ? (const char *)job->panels +
-                                                            (uint64_t)(panel + 1) * job->panel_bytes
-                                                      : NULL;
-        for (int64_t row = 0; row < job->n_rows; row += TILE_ROWS)
-            tile(job, panel, row, row == 0 ? next : NULL);
+        ahead next = {.step = step};
+        if (panel + 1 < job->end_panel) {
+            next.at = (const char *)job->panels + (uint64_t)(panel + 1) * job->panel_bytes;
+            next.end = next.at + job->panel_bytes;
+        }
+        for (int64_t row = 0; row < job->n_rows; row += TILE_ROWS) tile(job, panel, row, &next);
     }
 }
