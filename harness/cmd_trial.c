@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/threads.h"
+#include "harness/allocators/subject.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
 #include "harness/kernels/attention.h"
@@ -58,6 +59,8 @@ static const struct {
 } trials[] = {{"decode", kvl_trial_run},
               {"attention", attention},
               {"matmul", kvl_matmul_trial_run},
+              {"allocator", kvl_allocator_trial_run},
+              {"soak", kvl_soak_trial_run},
               {"quality", kvl_quality_trial_run},
               {"format_error", kvl_format_error_trial_run},
               {"replay", kvl_replay_trial_run}};

@@ -13,10 +13,12 @@ extern const kvl_command kvl_command_bench_attention; /* cmd_bench_attention.c *
 extern const kvl_command kvl_command_bench_matmul;    /* cmd_bench_matmul.c */
 extern const kvl_command kvl_command_bench_quality;   /* cmd_bench_quality.c */
 extern const kvl_command kvl_command_bench_replay;    /* cmd_bench_replay.c */
-extern const kvl_command kvl_command_plot;            /* cmd_plot.c */
-extern const kvl_command kvl_command_export;          /* cmd_export.c */
-extern const kvl_command kvl_command_quantize;        /* cmd_quantize.c */
-extern const kvl_command kvl_command_help;            /* cmd_help.c */
+extern const kvl_command kvl_command_bench_allocator; /* cmd_bench_allocator.c */
+extern const kvl_command kvl_command_bench_soak;
+extern const kvl_command kvl_command_plot;     /* cmd_plot.c */
+extern const kvl_command kvl_command_export;   /* cmd_export.c */
+extern const kvl_command kvl_command_quantize; /* cmd_quantize.c */
+extern const kvl_command kvl_command_help;     /* cmd_help.c */
 /* Internal: one trial in a child process, started by the sweep engine; not listed in help. */
 extern const kvl_command kvl_command_trial; /* cmd_trial.c */
 

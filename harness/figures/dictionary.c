@@ -55,6 +55,18 @@ static const kvl_name metrics[] = {
     {"n_values", "", "values rounded", KVL_BETTER_NONE},
     {"saturated", "", "values past the range", KVL_BETTER_LOWER},
     {"time_us", "us", "a call of the kernel", KVL_BETTER_LOWER},
+    {"page_op_m_s", "M/s", "pages (slabs) taken and given back", KVL_BETTER_HIGHER},
+    {"admit_ns", "ns", "admission and release of 4,096 tokens", KVL_BETTER_LOWER},
+    {"append_ns", "ns", "append of a token", KVL_BETTER_LOWER},
+    {"prefix_token_ns", "ns", "finding a cached prefix, a token", KVL_BETTER_LOWER},
+    {"operation_ns", "ns", "allocator call", KVL_BETTER_LOWER},
+    {"admissible_pct", "%", "largest admissible request, of free slots", KVL_BETTER_HIGHER},
+    {"admissible_tokens", "tokens", "largest admissible request", KVL_BETTER_HIGHER},
+    {"admissible_least_tokens", "tokens", "largest admissible request, at worst",
+     KVL_BETTER_HIGHER},
+    {"refused_with_room", "", "admissions refused although as many slots were free",
+     KVL_BETTER_LOWER},
+    {"completed", "", "requests completed", KVL_BETTER_HIGHER},
     {"kv_gb_s", "GB/s", "K and V read", KVL_BETTER_HIGHER},
     {"weights_gb_s", "GB/s", "weights read", KVL_BETTER_HIGHER},
     {"read_gb_s", "GB/s", "unique bytes read", KVL_BETTER_HIGHER},
@@ -152,6 +164,7 @@ static const kvl_name axes[] = {
     {"pool_tokens", "tokens", "pool", KVL_BETTER_NONE},
     {"max_model_len", "tokens", "longest request", KVL_BETTER_NONE},
     {"max_seqs", "sequences", "sequences at once", KVL_BETTER_NONE},
+    {"operations", "calls", "allocator calls so far", KVL_BETTER_NONE},
 };
 
 size_t kvl_metric_count(void) {

@@ -42,6 +42,7 @@ static const kvl_axis axes[KVL_N_AXES] = {
     [KVL_AXIS_POOL_TOKENS] = {"pool_tokens", "pool-tokens", true, 0, INT64_C(1) << 40, NULL},
     [KVL_AXIS_MAX_MODEL_LEN] = {"max_model_len", "max-model-len", true, 0, INT32_MAX, NULL},
     [KVL_AXIS_MAX_SEQS] = {"max_seqs", "max-seqs", true, 0, INT32_MAX, NULL},
+    [KVL_AXIS_OPERATIONS] = {"operations", "operations", true, 100000, 1 << 30, NULL},
 };
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id) {

@@ -48,6 +48,7 @@ typedef enum kvl_axis_id {
     KVL_AXIS_POOL_TOKENS,
     KVL_AXIS_MAX_MODEL_LEN,
     KVL_AXIS_MAX_SEQS,
+    KVL_AXIS_OPERATIONS,
     KVL_N_AXES
 } kvl_axis_id;
 

@@ -53,6 +53,8 @@ typedef struct kvl_workload_kind {
 extern const kvl_workload_kind kvl_workload_decode;    /* workload_decode.c */
 extern const kvl_workload_kind kvl_workload_attention; /* workload_kernels.c */
 extern const kvl_workload_kind kvl_workload_matmul;
+extern const kvl_workload_kind kvl_workload_allocator; /* workload_allocators.c */
+extern const kvl_workload_kind kvl_workload_soak;
 extern const kvl_workload_kind kvl_workload_quality;      /* workload_quality.c */
 extern const kvl_workload_kind kvl_workload_format_error; /* workload_format_error.c: normals */
 extern const kvl_workload_kind kvl_workload_format_error_model; /* and a model's values */
