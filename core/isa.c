@@ -62,22 +62,13 @@ bool kvl_isa_has(kvl_isa isa) {
     }
 }
 
-/* oneDNN picks its own kernels; hold it to the same level. Values of ONEDNN_MAX_CPU_ISA. */
-static void cap_onednn(kvl_isa isa) {
-    static const char *const caps[KVL_N_ISAS] = {"SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16",
-                                                 "AVX512_CORE_AMX"};
-    setenv("ONEDNN_MAX_CPU_ISA", caps[isa], 1);
-}
-
 kvl_status kvl_isa_init(void) {
     const char *asked = getenv("KVLAB_ISA");
     kvl_isa isa = KVL_ISA_SCALAR;
     if (asked && *asked) {
         if (kvl_isa_parse(asked, &isa) != KVL_OK)
             return kvl_fail_prefix(KVL_ERR_INPUT, "KVLAB_ISA");
-        KVL_TRY(kvl_isa_force(isa));
-        cap_onednn(isa);
-        return KVL_OK;
+        return kvl_isa_force(isa);
     }
     for (int i = KVL_N_ISAS - 1; i > 0 && isa == KVL_ISA_SCALAR; i--) {
         if (kvl_isa_has((kvl_isa)i)) isa = (kvl_isa)i;

@@ -1,8 +1,7 @@
 /* Instruction sets of this CPU and the one that kernels use.
  *
  * Kernels are compiled once per level and picked at run time. KVLAB_ISA=scalar|avx2|avx512|... caps
- * the level (oneDNN is capped with it through ONEDNN_MAX_CPU_ISA, set before its first call). A
- * level this CPU lacks is refused, never silently lowered. */
+ * the level. A level this CPU lacks is refused, never silently lowered. */
 #ifndef KVL_CORE_ISA_H
 #define KVL_CORE_ISA_H
 

@@ -92,7 +92,6 @@ void kvl_linear_destroy(kvl_linear *layer) {
     kvl_mem_free(layer->panels, layer->bytes);
     kvl_mem_free(layer->is_set, (uint64_t)layer->n_out);
     kvl_mem_free(layer->bias, (uint64_t)layer->n_panels * panel * sizeof *layer->bias);
-    kvl_onednn_destroy(layer->onednn);
     kvl_linear_blocks_destroy(layer);
     free(layer);
 }
@@ -125,6 +124,5 @@ kvl_work kvl_linear_work(const kvl_linear *layer, int64_t n_rows) {
 }
 
 const char *kvl_linear_kernel(const kvl_linear *layer, int64_t n_rows) {
-    if (layer->onednn && n_rows >= KVL_LINEAR_ONEDNN_FROM) return "onednn";
     return kvl_linear_uses_matrix(layer, n_rows) ? layer->codec->matrix_kernel : layer->isa->kernel;
 }

@@ -105,6 +105,6 @@ int64_t kvl_linear_n_in(const kvl_linear *layer);
 uint64_t kvl_linear_bytes(const kvl_linear *layer); /* packed weight bytes */
 kvl_work kvl_linear_work(const kvl_linear *layer, int64_t n_rows);
 const char *kvl_linear_kernel(const kvl_linear *layer,
-                              int64_t n_rows); /* effective: "panel/avx2", "onednn" */
+                              int64_t n_rows); /* effective: "panel/avx2", "matrix/amx" */
 
 #endif

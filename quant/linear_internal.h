@@ -9,7 +9,6 @@
 
 #include "core/isa.h"
 #include "quant/linear.h"
-#include "quant/onednn.h"
 
 /* Where a product goes: y[r][o] (+)= sum[r][o] + bias[o] for o < n_out. */
 typedef struct kvl_linear_sink {
@@ -161,7 +160,6 @@ struct kvl_linear {
     bool bf16_x;                      /* x is rounded to bf16 */
     bool deterministic;               /* no kernel whose order of sums depends on the row count */
     struct kvl_linear_blocks *blocks; /* filling state of a format of blocks, or NULL */
-    kvl_onednn *onednn;               /* takes the many-row products; NULL: own kernels take all */
 };
 
 /* The instruction set's kernels and the format's, for the level that kvl_isa_current() says. */
@@ -183,8 +181,5 @@ static inline bool kvl_linear_uses_matrix(const kvl_linear *layer, int64_t n_row
     return layer->codec->matrix && layer->bf16_x && !layer->deterministic &&
            n_rows >= layer->codec->matrix_rows;
 }
-
-/* From this row count on a layer with oneDNN uses it. */
-enum { KVL_LINEAR_ONEDNN_FROM = 32 };
 
 #endif

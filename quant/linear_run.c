@@ -14,11 +14,11 @@
 #include "quant/linear_internal.h"
 
 enum {
-    MATRIX_ROWS = KVL_ONEDNN_ROWS,      /* rows of x in the matrix paths come in units of these */
-    ROWS_AT_ONCE = KVL_ONEDNN_MAX_ROWS, /* bounds the scratch; weights are read once for each */
-    BLOCK_ROWS = 96,                    /* x a piece of 576 floats: under half of a 512 KiB L2 */
-    GROUP_PANELS = 8,                   /* sums of a block x 8 panels: another eighth of it */
-    ALONE_BELOW = 1 << 15,              /* multiply-adds that do not pay for sharing */
+    MATRIX_ROWS = 32,      /* rows of x in the matrix path come in units of these */
+    ROWS_AT_ONCE = 512,    /* bounds the scratch; weights are read once for each */
+    BLOCK_ROWS = 96,       /* x a piece of 576 floats: under half of a 512 KiB L2 */
+    GROUP_PANELS = 8,      /* sums of a block x 8 panels: another eighth of it */
+    ALONE_BELOW = 1 << 15, /* multiply-adds that do not pay for sharing */
 };
 
 /* ---- scratch of kvl_linear_run: one block for each thread that calls it, grown and kept
@@ -59,10 +59,9 @@ static kvl_status arena_reserve(uint64_t bytes, void **out) {
 
 /* How the rows of a call are computed. */
 typedef enum path {
-    PATH_FEW,    /* the codec's stream: each worker reads its panels once */
-    PATH_TILE,   /* pieces of a panel stay in L1, register tiles over packed rows */
-    PATH_MATRIX, /* the codec's matrix kernel on bf16 x */
-    PATH_LIBRARY /* oneDNN */
+    PATH_FEW,   /* the codec's stream: each worker reads its panels once */
+    PATH_TILE,  /* pieces of a panel stay in L1, register tiles over packed rows */
+    PATH_MATRIX /* the codec's matrix kernel on bf16 x */
 } path;
 
 typedef struct plan {
@@ -76,9 +75,9 @@ typedef struct plan {
     int n_workers, row_shares; /* a grid of row_shares x (n_workers / row_shares) workers */
     int64_t row_unit;          /* shares are whole units of rows, or, of PATH_TILE, whole tiles */
     kvl_tiling tiling;
-    uint64_t library_scratch_bytes, copy_bytes, worker_bytes;
+    uint64_t copy_bytes, worker_bytes;
     /* x as the kernels read it: the caller's, or rounded in scratch: float32 [n_rows]
-     * [kernel_x_stride], or packed in tiles; for the matrix paths bf16 [n_rows rounded
+     * [kernel_x_stride], or packed in tiles; for the matrix path bf16 [n_rows rounded
      * up][kernel_x_stride]. */
     const float *kernel_x;
     int64_t kernel_x_stride;
@@ -123,28 +122,9 @@ static int choose_row_shares(const plan *p) {
     return best;
 }
 
-/* True when oneDNN has a primitive for every share; p->library_scratch_bytes is then the largest
- * need. */
-static bool library_ready(plan *p) {
-    p->library_scratch_bytes = 0;
-    for (int i = 0; i < p->row_shares; i++) {
-        range r = row_share(p, i);
-        uint64_t bytes;
-        if (kvl_onednn_prepare(p->layer->onednn, r.end - r.from, &bytes) != KVL_OK) return false;
-        if (bytes > p->library_scratch_bytes) p->library_scratch_bytes = bytes;
-    }
-    return true;
-}
-
 static void choose_path(plan *p) {
     const kvl_linear *layer = p->layer;
     p->copies_x = true;
-    if (layer->onednn && p->n_rows >= KVL_LINEAR_ONEDNN_FROM) {
-        p->path = PATH_LIBRARY;
-        p->row_unit = KVL_ONEDNN_ROWS;
-        p->row_shares = choose_row_shares(p);
-        if (library_ready(p)) return;
-    }
     if (kvl_linear_uses_matrix(layer, p->n_rows)) {
         p->path = PATH_MATRIX;
         p->row_unit = MATRIX_ROWS;
@@ -168,11 +148,7 @@ static void size_scratch(plan *p) {
     uint64_t panel = (uint64_t)layer->isa->panel, n_in = (uint64_t)layer->n_in;
     uint64_t rows = align_to((uint64_t)p->n_rows, MATRIX_ROWS);
     p->kernel_x_stride = p->x_stride;
-    if (p->path == PATH_LIBRARY) {
-        p->kernel_x_stride = layer->n_in;
-        p->copy_bytes = rows * n_in * kvl_dtype_bytes(layer->codec->format.dtype);
-        p->worker_bytes = rows * panel * sizeof(float) + align_to(p->library_scratch_bytes, 64);
-    } else if (p->path == PATH_MATRIX) {
+    if (p->path == PATH_MATRIX) {
         /* Rows a multiple of 1 KiB apart would crowd into a few sets of the caches. */
         p->kernel_x_stride = (int64_t)align_to(n_in, 32) + 32;
         p->copy_bytes = rows * (uint64_t)p->kernel_x_stride * sizeof(uint16_t);
@@ -230,20 +206,15 @@ static void copy_float_rows(const plan *p, range rows, float *copy) {
 /* Rows past the last up to a whole unit are zeros, and so is a row from n_in on. */
 static void copy_matrix_rows(const plan *p, range rows) {
     const kvl_linear *layer = p->layer;
-    size_t elem_bytes = p->path == PATH_LIBRARY ? kvl_dtype_bytes(layer->codec->format.dtype) : 2;
-    size_t row_bytes = (size_t)p->kernel_x_stride * elem_bytes;
-    size_t used_bytes = (size_t)layer->n_in * elem_bytes;
+    size_t row_bytes = (size_t)p->kernel_x_stride * sizeof(uint16_t);
+    size_t used_bytes = (size_t)layer->n_in * sizeof(uint16_t);
     for (int64_t r = rows.from; r < rows.end; r++) {
         uint8_t *to = p->copy + (size_t)r * row_bytes;
         if (r >= p->n_rows) {
             memset(to, 0, row_bytes);
             continue;
         }
-        if (elem_bytes == 2) {
-            layer->isa->to_bf16(p->x + r * p->x_stride, layer->n_in, (uint16_t *)to);
-        } else {
-            memcpy(to, p->x + r * p->x_stride, used_bytes);
-        }
+        layer->isa->to_bf16(p->x + r * p->x_stride, layer->n_in, (uint16_t *)to);
         memset(to + used_bytes, 0, row_bytes - used_bytes);
     }
 }
@@ -351,22 +322,6 @@ static void matrix_rows(const plan *p, range rows, range panels) {
     layer->codec->matrix(&job);
 }
 
-static kvl_status library_rows(const plan *p, range rows, range panels) {
-    const kvl_linear *layer = p->layer;
-    uint64_t row_bytes = (uint64_t)layer->n_in * kvl_dtype_bytes(layer->codec->format.dtype);
-    const uint8_t *x = p->copy + (uint64_t)rows.from * row_bytes;
-    float *sums = (float *)(p->area + align_to(p->library_scratch_bytes, 64));
-    kvl_linear_sink sink = p->sink;
-    sink.y += rows.from * sink.y_stride;
-    for (int64_t i = panels.from; i < panels.end; i++) {
-        KVL_TRY(kvl_onednn_run(layer->onednn, rows.end - rows.from, x,
-                               layer->panels + (uint64_t)i * layer->panel_bytes, sums, p->area));
-        layer->isa->store(sums, layer->isa->panel, rows.end - rows.from, i * layer->isa->panel,
-                          &sink);
-    }
-    return KVL_OK;
-}
-
 /* The x that every worker reads, made together. */
 static void share_copy(plan *p, kvl_worker *worker) {
     int64_t first, last;
@@ -401,7 +356,7 @@ static void claimed_rows(const plan *p, kvl_worker *worker) {
         own_rows(p, rows, panels);
 }
 
-static kvl_status run_share(plan *p, kvl_worker *worker) {
+static void run_share(plan *p, kvl_worker *worker) {
     int panel_shares = p->n_workers / p->row_shares, share = worker->index;
     p->kernel_x = p->x;
     if (p->copies_x && p->path != PATH_FEW) share_copy(p, worker);
@@ -412,27 +367,23 @@ static kvl_status run_share(plan *p, kvl_worker *worker) {
     }
     if (is_own && p->n_workers > 1 && p->row_shares == 1) {
         claimed_rows(p, worker);
-        return KVL_OK;
+        return;
     }
-    if (share >= panel_shares * p->row_shares) return KVL_OK;
+    if (share >= panel_shares * p->row_shares) return;
     range rows = row_share(p, share / panel_shares);
     range panels = share_of(p->layer->n_panels, share % panel_shares, panel_shares);
     if (is_own) {
         own_rows(p, rows, panels);
-    } else if (p->path == PATH_MATRIX) {
-        matrix_rows(p, rows, panels);
     } else {
-        return library_rows(p, rows, panels);
+        matrix_rows(p, rows, panels);
     }
-    return KVL_OK;
 }
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
 uint64_t kvl_linear_workspace_bytes(const kvl_linear *layer, int64_t n_rows, int n_workers) {
     /* Which path a row count takes is no rising function of it: the largest need of each counts. */
-    const int64_t steps[] = {n_rows, KVL_STREAM_ROWS, KVL_LINEAR_ONEDNN_FROM,
-                             layer->codec->matrix_rows, ROWS_AT_ONCE};
+    const int64_t steps[] = {n_rows, KVL_STREAM_ROWS, layer->codec->matrix_rows, ROWS_AT_ONCE};
     uint64_t most = 0;
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         for (int64_t rows = steps[i] - 1; rows <= steps[i]; rows++) {
@@ -463,7 +414,6 @@ static kvl_status check_call(const kvl_linear *layer, const kvl_linear_call *cal
 kvl_status kvl_linear_part(const kvl_linear *layer, const kvl_linear_call *call,
                            kvl_worker *worker) {
     KVL_TRY(check_call(layer, call));
-    kvl_status status = KVL_OK;
     for (int64_t first = 0; first < call->n_rows; first += ROWS_AT_ONCE) {
         plan p = make_plan(layer, call, first, worker->n);
         if (p.copy_bytes + p.worker_bytes * (uint64_t)worker->n > call->workspace_bytes)
@@ -473,11 +423,9 @@ kvl_status kvl_linear_part(const kvl_linear *layer, const kvl_linear_call *call,
         p.area = p.copy + p.copy_bytes + p.worker_bytes * (uint64_t)worker->index;
         /* The next rows reuse the copy that others may still read. */
         if (first) kvl_team_barrier(worker);
-        /* A failure of one worker must not keep the others waiting at a barrier. */
-        kvl_status mine = run_share(&p, worker);
-        if (mine != KVL_OK) status = kvl_fail_prefix(mine, "linear layer");
+        run_share(&p, worker);
     }
-    return status;
+    return KVL_OK;
 }
 
 typedef struct run_context {

@@ -56,7 +56,7 @@ have_package() {
     apt-cache show "$1" >/dev/null 2>&1
 }
 
-build_packages=(gcc libc6-dev cmake ninja-build pkg-config libdnnl-dev libjansson-dev libpcre2-dev
+build_packages=(gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev
     libutf8proc-dev libhwloc-dev libxxhash-dev libcmocka-dev)
 
 # build PRESET: configures and builds with every core.

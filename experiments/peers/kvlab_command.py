@@ -32,8 +32,8 @@ def command(options, system, work, threads):
         return [options.kvlab, "bench", "decode", "--model", options.model, "--weights", weights,
                 "--batch", str(work["batch"]), "--prompt", str(work["prompt"]), "--output",
                 str(work["output"])] + common
-    if work["kind"] == "nf4-matmul":
-        return [options.kvlab, "bench", "matmul", "--weights", "nf4", "--shape",
+    if work["kind"] in works.MATMUL_KINDS:
+        return [options.kvlab, "bench", "matmul", "--weights", work["axes"]["weights"], "--shape",
                 work["axes"]["shape"]] + common
     kernel = "eager" if work["kind"] == "eager-attention" else "flash"
     return [options.kvlab, "bench", "attention", "--attention", kernel, "--shape",

@@ -149,7 +149,7 @@ class Run:
             axes.update(model=os.path.basename(self.options.model), weights="bf16",
                         kv_dtype="bf16", prompt=work["prompt"], output=work["output"], context=0,
                         batch=work["batch"])
-        elif work["kind"] != "nf4-matmul":
+        elif work["kind"] not in works.MATMUL_KINDS:
             axes["kv_dtype"] = "bf16"
         axes.update(work.get("axes", {}))
         axes.update(self.systems[name]["axes"])

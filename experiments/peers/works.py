@@ -20,6 +20,13 @@ def attention_work(name, kind, batch, heads, kv_heads, head_dim, queries, keys):
                      "heads": "%d/%d" % (heads, kv_heads), "head_dim": head_dim, "causal": "on"}}
 
 
+def matmul_work(rows, columns, outputs):
+    shape = "%dx%dx%d" % (rows, columns, outputs)
+    return {"name": "matmul " + shape, "kind": "matmul", "metric": "time_us", "rows": rows,
+            "columns": columns, "outputs": outputs,
+            "axes": {"shape": shape, "cache": "cold", "weights": "bf16"}}
+
+
 WORKS = [
     model_work("decode b1 c16", "decode", "decode_tok_s", 1, 16, 33),
     model_work("decode b1 c2048", "decode", "decode_tok_s", 1, 2048, 33),
@@ -34,12 +41,17 @@ WORKS = [
     attention_work("attention prefill 16 heads d128 2048", "attention", 1, 16, 16, 128, 2048, 2048),
     attention_work("eager attention 16 heads d64 4096", "eager-attention", 1, 16, 16, 64, 4096,
                    4096),
+    matmul_work(1, 576, 3072),
+    matmul_work(32, 576, 3072),
+    matmul_work(512, 576, 3072),
+    matmul_work(512, 4096, 4096),
     {"name": "nf4 matmul 1x4096x4096", "kind": "nf4-matmul", "metric": "time_us", "rows": 1,
      "columns": 4096, "outputs": 4096,
      "axes": {"shape": "1x4096x4096", "cache": "cold", "weights": "nf4"}},
     model_work("nf4 decode b1 c16", "nf4-decode", "decode_tok_s", 1, 16, 33),
 ]
 
+MATMUL_KINDS = ("matmul", "nf4-matmul")
 MODEL_KINDS = ("decode", "prefill", "nf4-decode")
 
 

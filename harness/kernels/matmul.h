@@ -21,7 +21,7 @@ typedef struct kvl_matmul_setup {
     kvl_dtype compute_dtype;
     kvl_product_shape shape;
     int32_t n_threads;
-    bool cold, own;        /* own: no library kernels */
+    bool cold, own;        /* own: kernels whose sums keep one order */
     uint64_t weight_bytes; /* of one layer, by the format's bits; packing may add to them */
     int64_t n_copies;
     uint64_t x_bytes, y_bytes; /* float32 */

@@ -11,7 +11,6 @@
 #include "quant/kv_format.h"
 #include "quant/linear.h"
 #include "quant/linear_internal.h"
-#include "quant/onednn.h"
 
 static const kvl_weight_format *format_named(const char *name) {
     const kvl_weight_format *format = NULL;
@@ -347,75 +346,6 @@ static void says_what_it_is(void **state) {
     assert_int_equal(kvl_mem_live_bytes(), live);
 }
 
-/* ---- oneDNN ---------------------------------------------------------------------------------- */
-
-static void check_onednn(kvl_dtype dtype) {
-    enum { M = 70, N = 32, K = 201, M_PADDED = 96 };
-    kvl_onednn *products = NULL;
-    if (kvl_onednn_create(dtype, N, K, &products) != KVL_OK) {
-        print_message("[  SKIPPED ] %s\n", kvl_message());
-        return;
-    }
-    uint64_t bytes;
-    void *scratch, *a = calloc(M_PADDED * K, 4), *b = calloc(K * N, 4);
-    float *x = normals(1, M * K, 1), *w = normals(2, K * N, 1), *c = malloc(M_PADDED * N * 4);
-    assert_ok(kvl_onednn_prepare(products, M, &bytes));
-    assert_ok(kvl_mem_alloc(bytes, &scratch));
-    kvl_encode(dtype, x, M * K, 1, a);
-    kvl_encode(dtype, w, K * N, 1, b);
-    assert_ok(kvl_onednn_run(products, M, a, b, c, scratch));
-    for (int m = 0; m < M; m++) {
-        for (int n = 0; n < N; n++) {
-            double sum = 0, magnitude = 0;
-            for (int k = 0; k < K; k++) {
-                double term = (double)rounded(x[m * K + k], dtype) * rounded(w[k * N + n], dtype);
-                sum += term;
-                magnitude += fabs(term);
-            }
-            assert_true(fabs(c[m * N + n] - sum) <= bound(K, magnitude, sum));
-        }
-    }
-    kvl_mem_free(scratch, bytes);
-    kvl_onednn_destroy(products);
-    free(a), free(b), free(x), free(w), free(c);
-}
-
-static void onednn_products(void **state) {
-    check_onednn(KVL_F32);
-    check_onednn(KVL_BF16);
-    kvl_onednn *products = NULL;
-    uint64_t bytes;
-    assert_refused(kvl_onednn_create(KVL_F16, 8, 8, &products), KVL_ERR_UNSUPPORTED, "f16");
-    assert_ok(kvl_onednn_create(KVL_F32, 8, 8, &products));
-    assert_refused(kvl_onednn_prepare(products, 513, &bytes), KVL_ERR_UNSUPPORTED, "513");
-    kvl_onednn_destroy(products);
-}
-
-/* The way through a layer, as a bf16 layer takes it on a CPU that multiplies bf16: here with f32
- * weights, which oneDNN takes on any CPU. */
-static void onednn_inside_a_layer(void **state) {
-    enum { OUT = 75, IN = 300, ROWS = 530 };
-    float *w = normals(1, OUT * IN, 0.05f), *x = normals(2, ROWS * IN, 1);
-    float *before = normals(3, ROWS * OUT, 1), *y = malloc(ROWS * OUT * 4),
-          *bias = normals(4, OUT, 1);
-    kvl_linear *layer = layer_of("f32", KVL_F32, OUT, IN, w, bias);
-    assert_ok(kvl_onednn_create(KVL_F32, layer->isa->panel, IN, &layer->onednn));
-    assert_string_equal(kvl_linear_kernel(layer, ROWS), "onednn");
-    assert_non_null(strstr(kvl_linear_kernel(layer, 1), "panel/"));
-    for (int threads = 1; threads <= 5; threads += 2) { /* 5: a grid of rows and panels */
-        assert_ok(kvl_threads_set(threads, 0));
-        for (int rows = 32; rows <= ROWS; rows += 83) {
-            product p = {"f32", KVL_F32, OUT, IN, rows, 0, 0, true, true};
-            memcpy(y, before, ROWS * OUT * 4);
-            assert_ok(kvl_linear_run(layer, x, IN, rows, y, OUT, true));
-            check_values(&p, x, w, bias, before, y);
-        }
-    }
-    assert_ok(kvl_threads_set(2, 0));
-    kvl_linear_destroy(layer);
-    free(w), free(x), free(before), free(y), free(bias);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_for_every_shape_and_isa),
@@ -427,8 +357,6 @@ int main(void) {
         cmocka_unit_test(nan_and_inf_stay_in_their_row),
         cmocka_unit_test(refusals),
         cmocka_unit_test(says_what_it_is),
-        cmocka_unit_test(onednn_products),
-        cmocka_unit_test(onednn_inside_a_layer),
     };
     if (kvl_isa_init() != KVL_OK || kvl_threads_set(2, 0) != KVL_OK) return 1;
     return cmocka_run_group_tests(tests, NULL, NULL);
