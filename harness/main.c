@@ -19,8 +19,8 @@ static const kvl_command *const commands[] = {
     &kvl_command_bench_matmul, &kvl_command_bench_quality,
     &kvl_command_bench_replay, &kvl_command_bench_allocator,
     &kvl_command_bench_soak,   &kvl_command_plot,
-    &kvl_command_export,       &kvl_command_quantize,
-    &kvl_command_help,
+    &kvl_command_export,       &kvl_command_compare,
+    &kvl_command_quantize,     &kvl_command_help,
 };
 
 size_t kvl_command_count(void) {
