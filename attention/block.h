@@ -119,10 +119,10 @@ void kvl_attention_team(const kvl_attention_args *args,
 void kvl_attention_supports(const kvl_attention_args *args, const char *kernel, kvl_isa isa,
                             int32_t head_dim_max, kvl_attention_choice *choice);
 
-/* The vector variant that the settled instruction set runs: 0 scalar, 1 avx2, 2 avx512. */
+/* The variant that the settled instruction set runs: scalar, avx2, avx512 or avx512_bf16. */
 static inline kvl_isa kvl_attention_variant(void) {
     kvl_isa isa = kvl_isa_current();
-    return isa < KVL_ISA_AVX512 ? isa : KVL_ISA_AVX512;
+    return isa < KVL_ISA_AVX512_BF16 ? isa : KVL_ISA_AVX512_BF16;
 }
 
 #endif

@@ -4,7 +4,7 @@
 
 typedef void (*block_fn)(const kvl_attention_block *block, float *scratch);
 static const block_fn block_fns[] = {kvl_chunked_block_scalar, kvl_chunked_block_avx2,
-                                     kvl_chunked_block_avx512};
+                                     kvl_chunked_block_avx512, kvl_chunked_block_avx512_bf16};
 
 static uint64_t scratch_bytes(const kvl_attention_args *args) {
     return (uint64_t)(kvl_tile_scratch(args) + 2 * KVL_BLOCK_ROWS * kvl_tile_stride(args) +

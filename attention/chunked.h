@@ -17,6 +17,7 @@ kvl_status kvl_chunked_run(const kvl_attention_args *args);
 KVL_CHUNKED_KERNEL(scalar)
 KVL_CHUNKED_KERNEL(avx2)
 KVL_CHUNKED_KERNEL(avx512)
+KVL_CHUNKED_KERNEL(avx512_bf16)
 #undef KVL_CHUNKED_KERNEL
 
 #endif

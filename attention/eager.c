@@ -10,7 +10,8 @@ typedef void (*stage_fn)(const kvl_eager_task *task, float *scratch);
 static const stage_fn stage_fns[][N_STAGES] = {
     {kvl_eager_scores_scalar, kvl_eager_softmax_scalar, kvl_eager_values_scalar},
     {kvl_eager_scores_avx2, kvl_eager_softmax_avx2, kvl_eager_values_avx2},
-    {kvl_eager_scores_avx512, kvl_eager_softmax_avx512, kvl_eager_values_avx512}};
+    {kvl_eager_scores_avx512, kvl_eager_softmax_avx512, kvl_eager_values_avx512},
+    {kvl_eager_scores_avx512_bf16, kvl_eager_softmax_avx512_bf16, kvl_eager_values_avx512_bf16}};
 
 /* Workspace: a queue a stage, scratch a thread, sums of all rows, scores of all rows. */
 typedef struct eager_plan {

@@ -36,6 +36,7 @@ static inline int64_t kvl_eager_scratch(const kvl_attention_args *args) {
 KVL_EAGER_KERNEL(scalar)
 KVL_EAGER_KERNEL(avx2)
 KVL_EAGER_KERNEL(avx512)
+KVL_EAGER_KERNEL(avx512_bf16)
 #undef KVL_EAGER_KERNEL
 
 #endif

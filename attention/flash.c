@@ -25,9 +25,9 @@ typedef struct flash_plan {
 typedef void (*block_fn)(const kvl_flash_task *task, float *scratch);
 typedef void (*merge_fn)(const kvl_flash_task *task, int32_t row);
 static const block_fn block_fns[] = {kvl_flash_block_scalar, kvl_flash_block_avx2,
-                                     kvl_flash_block_avx512};
+                                     kvl_flash_block_avx512, kvl_flash_block_avx512_bf16};
 static const merge_fn merge_fns[] = {kvl_flash_merge_scalar, kvl_flash_merge_avx2,
-                                     kvl_flash_merge_avx512};
+                                     kvl_flash_merge_avx512, kvl_flash_merge_avx512_bf16};
 
 /* From this many blocks a worker on, the last ones end close enough together. */
 enum { QUEUE_BLOCKS = 4, QUEUE_ROWS = 17 };

@@ -44,6 +44,7 @@ static inline int64_t kvl_flash_partial(const kvl_attention_args *args) {
 KVL_FLASH_KERNEL(scalar)
 KVL_FLASH_KERNEL(avx2)
 KVL_FLASH_KERNEL(avx512)
+KVL_FLASH_KERNEL(avx512_bf16)
 #undef KVL_FLASH_KERNEL
 
 #endif

@@ -108,6 +108,21 @@ static void load_q_row(const kvl_tile *tile, const void *row, int32_t a, int32_t
     }
 }
 
+static void load_q_rows(kvl_tile *tile) {
+    const kvl_attention_args *args = tile->block->args;
+    size_t q_bytes = args->q_dtype == KVL_F32 ? 4 : 2;
+    memset(tile->q, 0, (size_t)(tile->n_rows * tile->ld) * sizeof(float));
+    for (int32_t r = 0, n; r < tile->n_rows; r += n) {
+        n = kvl_score_rows(tile->turn, tile->n_rows - r);
+        for (int32_t a = 0; a < n; a++) {
+            int64_t offset = kvl_block_token(tile->block, r + a) * args->q_row_stride +
+                             (int64_t)kvl_block_head(tile->block, r + a) * args->kv->head_dim;
+            load_q_row(tile, (const char *)args->q + (size_t)offset * q_bytes, a, n,
+                       tile->q + r * tile->ld);
+        }
+    }
+}
+
 /* Rows from which on a widened copy pays: several register tiles then read the same keys. Turning
  * K, which spares the scores their sums across lanes, costs as much again. */
 enum { WIDEN_FROM = 9, TURN_FROM = 12 };
@@ -123,10 +138,11 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     tile->n_vecs = (kv->head_dim + piece - 1) / piece * piece / KVL_VL;
     /* A ragged head_dim is always copied: vectors must not read past a row. */
     tile->widen = kv->head_dim % piece != 0 || block->n_rows >= WIDEN_FROM;
-    tile->turn = block->n_rows >= TURN_FROM;
+    tile->dot = KVL_HAS_DOT && kvl_tile_dots(args);
+    tile->turn = block->n_rows >= TURN_FROM && !tile->dot;
     tile->scale = args->scale;
     if (kv->k_scale && !kv->k_scale_tokens) tile->scale *= kv->k_scale[block->kv_head];
-    if (kv->k_dtype == KVL_FP8_E4M3) tile->scale *= 256.0f;
+    if (kv->k_dtype == KVL_FP8_E4M3 && !tile->dot) tile->scale *= 256.0f;
     tile->found[0].start = tile->found[1].start = -1;
     tile->next_key = -1;
     tile->q = scratch;
@@ -143,17 +159,14 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
             tile->found[i].v[j] = kv->v_pool;
         }
     }
-    size_t q_bytes = args->q_dtype == KVL_F32 ? 4 : 2;
-    memset(tile->q, 0, (size_t)(block->n_rows * tile->ld) * sizeof(float));
-    for (int32_t r = 0, n; r < block->n_rows; r += n) {
-        n = kvl_score_rows(tile->turn, block->n_rows - r);
-        for (int32_t a = 0; a < n; a++) {
-            int64_t offset = kvl_block_token(block, r + a) * args->q_row_stride +
-                             (int64_t)kvl_block_head(block, r + a) * kv->head_dim;
-            load_q_row(tile, (const char *)args->q + (size_t)offset * q_bytes, a, n,
-                       tile->q + r * tile->ld);
-            kvl_block_range(block, r + a, &tile->first[r + a], &tile->last[r + a]);
-        }
+    for (int32_t r = 0; r < block->n_rows; r++)
+        kvl_block_range(block, r, &tile->first[r], &tile->last[r]);
+    if (KVL_HAS_DOT && tile->dot) {
+        tile->q_pairs = (uint32_t *)(void *)tile->q;
+        tile->k_pairs = (uint32_t *)(void *)tile->k_turned;
+        kvl_dot_load_q(tile);
+    } else {
+        load_q_rows(tile);
     }
 }
 
@@ -189,14 +202,14 @@ static void find_rows(const kvl_attention_block *block, int32_t head, kvl_rows *
                         rows->v_scale + (t - start));
         t += n;
     }
-    /* Scores are computed in strips of eight keys; the ends of the range are filled up with a
-     * valid row, whose score nobody reads. */
+    /* Scores are computed in strips of eight or sixteen keys; the ends of the range are filled up
+     * with a valid row, whose score nobody reads. */
     int64_t low = from - start, high = to - start;
-    for (int64_t j = low & ~(int64_t)7; j < low; j++) {
+    for (int64_t j = low & ~(int64_t)15; j < low; j++) {
         rows->k[j] = rows->k[low];
         rows->v[j] = rows->v[low];
     }
-    for (int64_t j = high; j & 7; j++) rows->k[j] = rows->k[high - 1];
+    for (int64_t j = high; j & 15; j++) rows->k[j] = rows->k[high - 1];
 }
 
 static void prefetch_row(const void *row, int64_t bytes) {
@@ -252,7 +265,7 @@ static void look_ahead(kvl_tile *tile, kvl_rows *now, kvl_rows *next, int64_t lo
     if (to > after + KVL_TILE_KEYS) to = after + KVL_TILE_KEYS;
     find_rows(tile->block, head, next, after, from, to);
     /* What it lacks of a whole tile is prefetched as this tile's own rows. */
-    for (int64_t j = low & ~(int64_t)7; j < KVL_TILE_KEYS; j++) {
+    for (int64_t j = low & ~(int64_t)15; j < KVL_TILE_KEYS; j++) {
         if (j >= from - after && j < to - after) continue;
         next->k[j] = now->k[j];
         next->v[j] = now->v[j];
@@ -280,6 +293,10 @@ void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int6
     tile->low = low;
     tile->high = high;
     bool widen = tile->widen;
+    if (KVL_HAS_DOT && tile->dot && (want & KVL_WANT_K)) {
+        kvl_dot_load_k(tile, low, high);
+        want &= ~KVL_WANT_K;
+    }
     if (!widen)
         widen = (kv->k_dtype == KVL_FP8_E4M3 && (want & KVL_WANT_K) &&
                  vf_nan_e4m3(now->k + low, high - low, kv->head_dim)) ||

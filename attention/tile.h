@@ -44,6 +44,7 @@ typedef struct kvl_tile {
     int32_t k_step; /* elements after which the order of K repeats */
     bool widen;     /* every tile is copied to f32 first */
     bool turn;      /* and K turned, for scores of many rows */
+    bool dot;       /* scores are bf16 dot products: tile_dot.c */
     float scale;    /* softmax scale, a static k_scale folded in */
     int64_t first[KVL_BLOCK_ROWS], last[KVL_BLOCK_ROWS]; /* absolute keys a row sees */
     int32_t lo[KVL_BLOCK_ROWS], hi[KVL_BLOCK_ROWS];      /* the same within the tile */
@@ -56,6 +57,9 @@ typedef struct kvl_tile {
     kvl_dtype k_dtype, v_dtype;            /* of `rows`: the pool's, or f32 when widened */
     const float *k_scale, *v_scale;        /* of the tile's keys; NULL: static or none */
     float *q, *k_wide, *v_wide, *k_turned; /* scratch; k_turned: see widen_tile */
+    uint32_t *q_pairs, *k_pairs;           /* with dot, in place of q and k_turned */
+    int32_t n_pairs;                       /* of elements of a head_dim, padded with zeros */
+    const void *const *k_stored;           /* with dot: the tile's keys in the pool */
 } kvl_tile;
 
 /* Running softmax of the block's rows: max, sum of exp(s - max), and sum of exp(s - max) v. */
@@ -109,10 +113,25 @@ KVL_INLINE vf kvl_vector(kvl_dtype dtype, const void *row, int64_t v, int which)
     }
 }
 
+/* Whether there are 32 registers, as with the widest vectors. */
+enum { KVL_WIDE = KVL_VL == 16 };
+
+/* Vectors v .. v + 3 of a row, v a multiple of 4. */
+KVL_INLINE void kvl_vectors4(kvl_dtype dtype, const void *row, int64_t v, vf out[4]) {
+    for (int c = 0; c < 4; c++) out[c] = kvl_vector(dtype, row, v + c, c);
+}
+
 /* Keeps the compiler from loading ahead, or from holding what it loaded: where 16 registers are
  * just enough, either would spill accumulators, whose way through memory takes longer than all
  * else. */
 #define KVL_LOAD_LATER() __asm__ volatile("" ::: "memory")
+
+/* Whether this instruction set has tile_dot.c. */
+#ifdef KVL_ISA_IS_avx512_bf16
+enum { KVL_HAS_DOT = 1 };
+#else
+enum { KVL_HAS_DOT = 0 };
+#endif
 
 /* Each instruction set has its own copy of what follows. */
 #define kvl_tile_load_q KVL_ISA_FN(kvl_tile_load_q)
@@ -125,6 +144,10 @@ KVL_INLINE vf kvl_vector(kvl_dtype dtype, const void *row, int64_t v, int which)
 #define kvl_row_exp KVL_ISA_FN(kvl_row_exp)
 #define kvl_exp1 KVL_ISA_FN(kvl_exp1)
 #define kvl_row_store KVL_ISA_FN(kvl_row_store)
+#define kvl_tile_dots KVL_ISA_FN(kvl_tile_dots)
+#define kvl_dot_load_q KVL_ISA_FN(kvl_dot_load_q)
+#define kvl_dot_load_k KVL_ISA_FN(kvl_dot_load_k)
+#define kvl_dot_scores KVL_ISA_FN(kvl_dot_scores)
 
 /* Stage load_q: rows, their key ranges, and Q as f32. `scratch`: kvl_tile_scratch floats. */
 void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *scratch);
@@ -153,6 +176,14 @@ float kvl_exp1(float x);
 /* Stage values: o[r] += sum over the keys that row r sees of p[r * ldp + j] v[j]. Where V has
  * dynamic scales they are multiplied into p. */
 void kvl_tile_values(const kvl_tile *tile, float *p, int64_t ldp, float *o);
+
+/* tile_dot.c, where KVL_HAS_DOT. Whether a call's scores are bf16 dot products, which its dtypes
+ * alone decide, so that a row's bits do not depend on its company. Then: Q, keys [low, high) of a
+ * tile, and what kvl_tile_scores owes. */
+bool kvl_tile_dots(const kvl_attention_args *args);
+void kvl_dot_load_q(kvl_tile *tile);
+void kvl_dot_load_k(kvl_tile *tile, int32_t low, int32_t high);
+void kvl_dot_scores(const kvl_tile *tile, float *s, int64_t lds);
 
 void kvl_state_reset(kvl_tile_state *state, const kvl_tile *tile);
 

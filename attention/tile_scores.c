@@ -199,7 +199,9 @@ static void scores_as_stored(const kvl_tile *tile, float *s, int64_t lds) {
 }
 
 void kvl_tile_scores(const kvl_tile *tile, float *s, int64_t lds) {
-    if (tile->turn) {
+    if (KVL_HAS_DOT && tile->dot) {
+        kvl_dot_scores(tile, s, lds);
+    } else if (tile->turn) {
         scores_turned(tile, s, lds);
     } else {
         scores_as_stored(tile, s, lds);

@@ -2,6 +2,8 @@
  * the tile's V stays in L1 while all rows pass over it; keys run inside, in rising order. */
 #include "attention/tile.h"
 
+enum { FETCH_KEYS = 16 };
+
 /* Where a register tile works: rows from p and o on, vectors from `v` on. */
 typedef struct place {
     const void *const *rows, *const *ahead;
@@ -10,8 +12,8 @@ typedef struct place {
     int64_t ldp, ldo, v;
     /* Few rows pass at the speed of memory. While they pass over a column of a tile they ask for
      * their part of the next tile's V in the order in which it lies in memory (columns would be as
-     * many lines, but out of the hardware's step): a row every `fetch_every` keys, a power of two,
-     * from `fetch_from` on. */
+     * many lines, but out of the hardware's step): a row every `fetch_every` keys, a power of two
+     * up to FETCH_KEYS, from `fetch_from` on. */
     int32_t fetch_every, fetch_from;
     int64_t fetch_bytes; /* of a row; 0: none */
 } place;
@@ -24,24 +26,34 @@ KVL_INLINE void value_tile(kvl_dtype dtype, int rows, int vecs, int which, const
     const void *const *row = at->rows;
     const void *const *ahead = at->ahead + at->fetch_from;
     const int64_t fetch_bytes = at->fetch_bytes;
-    const int32_t every = at->fetch_every;
+    const int32_t every = at->fetch_every, step = every > FETCH_KEYS ? every : FETCH_KEYS;
     const float *p = at->p;
     float *o = at->o + v * KVL_VL;
-    vf acc[4][4];
+    vf acc[6][4];
     for (int a = 0; a < rows; a++) {
         for (int c = 0; c < vecs; c++) acc[a][c] = vf_load_f32(o + a * ldo + c * KVL_VL);
     }
     for (int32_t j = lo; j < hi;) {
         /* f32 is mostly a widened copy, for which there is nothing to fetch. */
-        int32_t stop = which == 0 && dtype != KVL_F32 ? (j & -every) + every : hi;
-        if (stop > hi) stop = hi;
-        if (which == 0 && dtype != KVL_F32) {
-            const char *next = ahead[j / every];
-            for (int64_t b = 0; b < fetch_bytes; b += 64) __builtin_prefetch(next + b, 0, 2);
+        const bool fetches = which == 0 && dtype != KVL_F32;
+        int32_t stop = fetches ? (j & -step) + step : hi;
+        for (int32_t i = j / every; fetches && i < stop / every; i++) {
+            for (int64_t b = 0; b < fetch_bytes; b += 64)
+                __builtin_prefetch((const char *)ahead[i] + b, 0, 2);
         }
+        if (stop > hi) stop = hi;
         for (; j < stop; j++) {
             const void *value_row = row[j];
-            vf weight[4];
+            if (KVL_WIDE && vecs == 4) {
+                vf value[4];
+                kvl_vectors4(dtype, value_row, v, value);
+                for (int a = 0; a < rows; a++) {
+                    vf weight = vf_set1(p[a * ldp + j]);
+                    for (int c = 0; c < vecs; c++) acc[a][c] = vf_fma(weight, value[c], acc[a][c]);
+                }
+                continue;
+            }
+            vf weight[6];
             for (int a = 0; a < rows; a++) weight[a] = vf_set1(p[a * ldp + j]);
             for (int c = 0; c < vecs; c++) {
                 vf value = kvl_vector(dtype, value_row, v + c, which + c);
@@ -55,12 +67,18 @@ KVL_INLINE void value_tile(kvl_dtype dtype, int rows, int vecs, int which, const
     }
 }
 
+/* How many of `left` rows the next register tile takes. */
+static int32_t value_rows_next(int32_t left) {
+    if (KVL_WIDE) return left >= 9 || left == 6 ? 6 : left > 6 ? 4 : left;
+    return kvl_rows_next(left);
+}
+
 /* One column: four vectors, or the two that are left. Four rows by two vectors, or three by four,
- * are what 16 registers hold. */
+ * are what 16 registers hold; six by four what 32 do. */
 KVL_INLINE void value_column(kvl_dtype dtype, int rows, const place *at, bool four, int32_t lo,
                              int32_t hi) {
     if (lo >= hi) return;
-    if (rows == 4) {
+    if (rows == 4 && !KVL_WIDE) {
         value_tile(dtype, 4, 2, 0, at, lo, hi);
         if (four) value_tile(dtype, 4, 2, 2, at, lo, hi);
     } else if (four) {
@@ -105,7 +123,11 @@ KVL_INLINE void value_rows(kvl_dtype dtype, const kvl_tile *tile, const place *a
     if (lo > hi) lo = hi;
     for (int32_t a = 0; a < n && tile->lo[r + a] < lo; a++)
         one_row(dtype, at, a, four, tile->lo[r + a], lo < tile->hi[r + a] ? lo : tile->hi[r + a]);
-    if (n == 4) {
+    if (KVL_WIDE && n == 6) {
+        value_column(dtype, 6, at, four, lo, hi);
+    } else if (KVL_WIDE && n == 5) {
+        value_column(dtype, 5, at, four, lo, hi);
+    } else if (n == 4) {
         value_column(dtype, 4, at, four, lo, hi);
     } else if (n == 3) {
         value_column(dtype, 3, at, four, lo, hi);
@@ -130,7 +152,7 @@ KVL_INLINE void values_of(kvl_dtype dtype, const kvl_tile *tile, const float *p,
     while (every * 4 < tile->n_vecs) every *= 2;
     for (int64_t v = 0; v < tile->n_vecs; v += 4) {
         for (int32_t r = 0, n; r < tile->n_rows; r += n) {
-            n = kvl_rows_next(tile->n_rows - r);
+            n = value_rows_next(tile->n_rows - r);
             bool fetch = r == 0 && !copied;
             place at = {.rows = tile->rows->v,
                         .ahead = tile->ahead->v,
@@ -139,7 +161,7 @@ KVL_INLINE void values_of(kvl_dtype dtype, const kvl_tile *tile, const float *p,
                         .ldp = ldp,
                         .ldo = tile->ld,
                         .v = v,
-                        .fetch_every = fetch ? every : KVL_TILE_KEYS,
+                        .fetch_every = fetch ? every : FETCH_KEYS,
                         .fetch_from = fetch ? (int32_t)(v / 4) * (KVL_TILE_KEYS / every) : 0,
                         .fetch_bytes = fetch ? row_bytes : 0};
             value_rows(dtype, tile, &at, r, n, v + 4 <= tile->n_vecs);

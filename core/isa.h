@@ -14,7 +14,7 @@ typedef enum kvl_isa {
     KVL_ISA_SCALAR = 0,  /* plain C, right on any CPU */
     KVL_ISA_AVX2,        /* AVX2 + FMA + F16C */
     KVL_ISA_AVX512,      /* + AVX-512 F, BW, VL, DQ */
-    KVL_ISA_AVX512_BF16, /* + AVX512_BF16 */
+    KVL_ISA_AVX512_BF16, /* + AVX512_BF16 and VBMI (Zen 4, Sapphire Rapids; not Cooper Lake) */
     KVL_ISA_AMX,         /* + AMX-TILE, AMX-BF16, tile permission granted to this process */
     KVL_N_ISAS
 } kvl_isa;
