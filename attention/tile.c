@@ -161,6 +161,7 @@ void kvl_tile_load_q(kvl_tile *tile, const kvl_attention_block *block, float *sc
     }
     for (int32_t r = 0; r < block->n_rows; r++)
         kvl_block_range(block, r, &tile->first[r], &tile->last[r]);
+    if (KVL_HAS_DOT) kvl_dot_tables(tile);
     if (KVL_HAS_DOT && tile->dot) {
         tile->q_pairs = (uint32_t *)(void *)tile->q;
         tile->k_pairs = (uint32_t *)(void *)tile->k_turned;
@@ -300,7 +301,7 @@ void kvl_tile_load(kvl_tile *tile, int64_t start, int64_t from, int64_t to, int6
     if (!widen)
         widen = (kv->k_dtype == KVL_FP8_E4M3 && (want & KVL_WANT_K) &&
                  vf_nan_e4m3(now->k + low, high - low, kv->head_dim)) ||
-                (kv->v_dtype == KVL_FP8_E4M3 && (want & KVL_WANT_V) &&
+                (!KVL_HAS_DOT && kv->v_dtype == KVL_FP8_E4M3 && (want & KVL_WANT_V) &&
                  vf_nan_e4m3(now->v + low, high - low, kv->head_dim));
     if (widen) widen_tile(tile, low, high, want);
     for (int32_t r = 0; r < tile->n_rows; r++) {
@@ -379,12 +380,16 @@ void kvl_row_store(const kvl_attention_args *args, int64_t token, int32_t head, 
     int32_t head_dim = kv->head_dim, kv_head = head / kvl_attention_group(args);
     int32_t step = order_of(kv->v_dtype);
     float factor = kv->v_scale && !kv->v_scale_tokens ? kv->v_scale[kv_head] : 1.0f;
+    /* What a sink leaves of the row, as its root: beside large values the row may still be a number
+     * where the whole factor is none. */
+    float root = 1.0f;
     float lse = sum == 0.0f ? -INFINITY : max + logf(sum);
     if (kv->v_dtype == KVL_FP8_E4M3) factor *= 256.0f;
     if (args->sinks && sum == 0.0f) lse = args->sinks[head];
     if (args->sinks && sum != 0.0f) {
         float top = args->sinks[head] > max ? args->sinks[head] : max;
-        factor *= kvl_exp1(max - top);
+        root = kvl_exp1(0.5f * (max - top));
+        factor *= root;
         sum = sum * kvl_exp1(max - top) + kvl_exp1(args->sinks[head] - top);
         lse = top + logf(sum);
     }
@@ -396,7 +401,7 @@ void kvl_row_store(const kvl_attention_args *args, int64_t token, int32_t head, 
         int n = head_dim - i < KVL_VL ? head_dim - i : KVL_VL;
         float ordered[KVL_VL] = {0};
         for (int l = 0; l < n; l++) ordered[l] = o[kvl_place(step, i + l)];
-        vf x = vf_mul(vf_load_f32(ordered), vf_set1(factor));
+        vf x = vf_mul(vf_mul(vf_load_f32(ordered), vf_set1(factor)), vf_set1(root));
         if (args->o_dtype == KVL_F32) {
             vf_store_n((float *)args->o + offset + i, x, n);
         } else {

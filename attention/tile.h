@@ -23,6 +23,15 @@
 #include "attention/block.h"
 #include "core/simd.h"
 
+#ifdef KVL_ISA_IS_avx512_bf16
+#include "core/simd_bf16.h"
+typedef vp_fp8_table kvl_fp8_table;
+#else
+typedef struct kvl_fp8_table {
+    char unused;
+} kvl_fp8_table;
+#endif
+
 #define KVL_INLINE static inline __attribute__((always_inline))
 
 /* Keys of a register tile of turned K: four vectors by three rows fill 16 registers. */
@@ -60,6 +69,7 @@ typedef struct kvl_tile {
     uint32_t *q_pairs, *k_pairs;           /* with dot, in place of q and k_turned */
     int32_t n_pairs;                       /* of elements of a head_dim, padded with zeros */
     const void *const *k_stored;           /* with dot: the tile's keys in the pool */
+    kvl_fp8_table k_table, v_table;        /* where KVL_HAS_DOT and the dtype is fp8 */
 } kvl_tile;
 
 /* Running softmax of the block's rows: max, sum of exp(s - max), and sum of exp(s - max) v. */
@@ -116,22 +126,30 @@ KVL_INLINE vf kvl_vector(kvl_dtype dtype, const void *row, int64_t v, int which)
 /* Whether there are 32 registers, as with the widest vectors. */
 enum { KVL_WIDE = KVL_VL == 16 };
 
-/* Vectors v .. v + 3 of a row, v a multiple of 4. */
-KVL_INLINE void kvl_vectors4(kvl_dtype dtype, const void *row, int64_t v, vf out[4]) {
+/* Whether this instruction set has bf16 dot products (tile_dot.c) and looks fp8 up in tables; and
+ * vectors v .. v + 3 of a row, v a multiple of 4. */
+#ifdef KVL_ISA_IS_avx512_bf16
+enum { KVL_HAS_DOT = 1 };
+KVL_INLINE void kvl_vectors4(kvl_dtype dtype, const kvl_fp8_table *table, const void *row,
+                             int64_t v, vf out[4]) {
+    if (kvl_is_fp8(dtype)) {
+        vf_parts_fp8(table, (const uint8_t *)row + v * KVL_VL, out);
+    } else {
+        for (int c = 0; c < 4; c++) out[c] = kvl_vector(dtype, row, v + c, c);
+    }
+}
+#else
+enum { KVL_HAS_DOT = 0 };
+KVL_INLINE void kvl_vectors4(kvl_dtype dtype, const kvl_fp8_table *table, const void *row,
+                             int64_t v, vf out[4]) {
     for (int c = 0; c < 4; c++) out[c] = kvl_vector(dtype, row, v + c, c);
 }
+#endif
 
 /* Keeps the compiler from loading ahead, or from holding what it loaded: where 16 registers are
  * just enough, either would spill accumulators, whose way through memory takes longer than all
  * else. */
 #define KVL_LOAD_LATER() __asm__ volatile("" ::: "memory")
-
-/* Whether this instruction set has tile_dot.c. */
-#ifdef KVL_ISA_IS_avx512_bf16
-enum { KVL_HAS_DOT = 1 };
-#else
-enum { KVL_HAS_DOT = 0 };
-#endif
 
 /* Each instruction set has its own copy of what follows. */
 #define kvl_tile_load_q KVL_ISA_FN(kvl_tile_load_q)
@@ -145,6 +163,7 @@ enum { KVL_HAS_DOT = 0 };
 #define kvl_exp1 KVL_ISA_FN(kvl_exp1)
 #define kvl_row_store KVL_ISA_FN(kvl_row_store)
 #define kvl_tile_dots KVL_ISA_FN(kvl_tile_dots)
+#define kvl_dot_tables KVL_ISA_FN(kvl_dot_tables)
 #define kvl_dot_load_q KVL_ISA_FN(kvl_dot_load_q)
 #define kvl_dot_load_k KVL_ISA_FN(kvl_dot_load_k)
 #define kvl_dot_scores KVL_ISA_FN(kvl_dot_scores)
@@ -178,10 +197,11 @@ float kvl_exp1(float x);
 void kvl_tile_values(const kvl_tile *tile, float *p, int64_t ldp, float *o);
 
 /* tile_dot.c, where KVL_HAS_DOT. Whether a call's scores are bf16 dot products, which its dtypes
- * alone decide, so that a row's bits do not depend on its company. Then: Q, keys [low, high) of a
- * tile, and what kvl_tile_scores owes. */
+ * alone decide, so that a row's bits do not depend on its company. Then: tables of fp8, Q, keys
+ * [low, high) of a tile, and what kvl_tile_scores owes. */
 bool kvl_tile_dots(const kvl_attention_args *args);
 void kvl_dot_load_q(kvl_tile *tile);
+void kvl_dot_tables(kvl_tile *tile);
 void kvl_dot_load_k(kvl_tile *tile, int32_t low, int32_t high);
 void kvl_dot_scores(const kvl_tile *tile, float *s, int64_t lds);
 

@@ -13,7 +13,6 @@
  * Against the float32 way: products are exact in both; a step rounds twice (core/simd_bf16.h), and
  * subnormal elements of Q and K count as zeros. */
 #include "attention/tile.h"
-#include "core/simd_bf16.h"
 
 enum { CHUNK = 4 /* pairs */, FEW_ROWS = 8 };
 
@@ -32,6 +31,14 @@ bool kvl_tile_dots(const kvl_attention_args *args) {
     kvl_dtype dtype = args->kv->k_dtype;
     return args->q_dtype == KVL_BF16 &&
            (dtype == KVL_BF16 || dtype == KVL_FP8_E4M3 || dtype == KVL_FP8_E5M2);
+}
+
+/* K as it is; V of e4m3 as value / 256, as vf_part_e4m3 gives it. */
+void kvl_dot_tables(kvl_tile *tile) {
+    const kvl_kv_view *kv = tile->block->args->kv;
+    if (kvl_is_fp8(kv->k_dtype)) tile->k_table = vp_fp8_table_of(kv->k_dtype, 1.0f);
+    if (kvl_is_fp8(kv->v_dtype))
+        tile->v_table = vp_fp8_table_of(kv->v_dtype, kv->v_dtype == KVL_FP8_E4M3 ? 0x1p-8f : 1.0f);
 }
 
 static void load_q_row(const uint16_t *row, int32_t head_dim, uint32_t *out, int32_t n, int32_t a,
@@ -105,14 +112,12 @@ void kvl_dot_load_k(kvl_tile *tile, int32_t low, int32_t high) {
     kvl_dtype dtype = tile->block->args->kv->k_dtype;
     tile->k_stored = tile->rows->k;
     if (is_few(tile)) return;
-    vp_fp8_table table = {0};
-    if (dtype != KVL_BF16) table = vp_fp8_table_of(dtype);
     for (int32_t j = low & ~(KVL_VL - 1); j < high; j += KVL_VL) {
         const void *const *k = tile->rows->k + j, *const *ahead = tile->ahead->k + j;
         if (dtype == KVL_BF16) {
             turn_bf16(tile, k, ahead, tile->k_pairs + j);
         } else {
-            turn_fp8(tile, &table, k, ahead, tile->k_pairs + j);
+            turn_fp8(tile, &tile->k_table, k, ahead, tile->k_pairs + j);
         }
     }
 }
@@ -182,8 +187,6 @@ KVL_INLINE void few_keys(kvl_dtype dtype, int rows, const vp_fp8_table *table, c
 
 /* `dtype`: bf16, or e4m3 for either fp8, whose table makes the difference. */
 KVL_INLINE void few_scores(kvl_dtype dtype, const kvl_tile *tile, float *s, int64_t lds) {
-    vp_fp8_table table = {0};
-    if (dtype != KVL_BF16) table = vp_fp8_table_of(tile->block->args->kv->k_dtype);
     for (int32_t r = 0, n; r < tile->n_rows; r += n) {
         n = dot_rows(tile, tile->n_rows - r);
         const uint32_t *q = tile->q_pairs + r * tile->n_pairs;
@@ -191,13 +194,13 @@ KVL_INLINE void few_scores(kvl_dtype dtype, const kvl_tile *tile, float *s, int6
             const void *const *k = tile->k_stored + j, *const *ahead = tile->ahead->k + j;
             float *out = s + r * lds + j;
             if (n == 4) {
-                few_keys(dtype, 4, &table, tile, q, k, ahead, out, lds);
+                few_keys(dtype, 4, &tile->k_table, tile, q, k, ahead, out, lds);
             } else if (n == 3) {
-                few_keys(dtype, 3, &table, tile, q, k, ahead, out, lds);
+                few_keys(dtype, 3, &tile->k_table, tile, q, k, ahead, out, lds);
             } else if (n == 2) {
-                few_keys(dtype, 2, &table, tile, q, k, ahead, out, lds);
+                few_keys(dtype, 2, &tile->k_table, tile, q, k, ahead, out, lds);
             } else {
-                few_keys(dtype, 1, &table, tile, q, k, ahead, out, lds);
+                few_keys(dtype, 1, &tile->k_table, tile, q, k, ahead, out, lds);
             }
         }
     }

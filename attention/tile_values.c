@@ -7,6 +7,7 @@ enum { FETCH_KEYS = 16 };
 /* Where a register tile works: rows from p and o on, vectors from `v` on. */
 typedef struct place {
     const void *const *rows, *const *ahead;
+    const kvl_fp8_table *table;
     const float *p;
     float *o;
     int64_t ldp, ldo, v;
@@ -46,7 +47,7 @@ KVL_INLINE void value_tile(kvl_dtype dtype, int rows, int vecs, int which, const
             const void *value_row = row[j];
             if (KVL_WIDE && vecs == 4) {
                 vf value[4];
-                kvl_vectors4(dtype, value_row, v, value);
+                kvl_vectors4(dtype, at->table, value_row, v, value);
                 for (int a = 0; a < rows; a++) {
                     vf weight = vf_set1(p[a * ldp + j]);
                     for (int c = 0; c < vecs; c++) acc[a][c] = vf_fma(weight, value[c], acc[a][c]);
@@ -156,6 +157,7 @@ KVL_INLINE void values_of(kvl_dtype dtype, const kvl_tile *tile, const float *p,
             bool fetch = r == 0 && !copied;
             place at = {.rows = tile->rows->v,
                         .ahead = tile->ahead->v,
+                        .table = &tile->v_table,
                         .p = p + r * ldp,
                         .o = o + r * tile->ld,
                         .ldp = ldp,

@@ -8,6 +8,7 @@
  * of 32 elements, zeros after vp_load_fp8(table, p, n, &lo, &hi)  of 64 codes; lo holds pairs 8 q +
  * i, hi pairs 8 q + 4 + i (q, i = 0..3), since bytes become words within quarters of a register
  *   vp_turn(in, out, ldo, quads)  in[r] lane 4 q + i -> out[(q * quads + i) * ldo + r]
+ *   vf_parts_fp8(table, p, out)  the four vectors of vf_part_<dtype> of 64 codes, NaN included
  *   vp_load_chunk(p)         four pairs, in each of four quarters
  *   vp_quarters(in, out)     quarter i of in[r] -> quarter r of out[i]
  */
@@ -32,18 +33,20 @@ static inline __m512i vp_join(__m256i low, __m256i high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
-/* bf16 of an fp8 code without its sign, in bytes: looked up with the code's lower seven bits. */
+/* bf16 of `factor` times an fp8 code without its sign, looked up in bytes with the code's lower
+ * seven bits. The factor, a power of two, must not lead out of bf16's normal numbers. */
 typedef struct vp_fp8_table {
     __m512i low[2], high[2];
 } vp_fp8_table;
 
-static inline vp_fp8_table vp_fp8_table_of(kvl_dtype dtype) {
+static inline vp_fp8_table vp_fp8_table_of(kvl_dtype dtype, float factor) {
     uint8_t codes[16];
     uint16_t bf16[128];
     vp_fp8_table t;
     for (int i = 0; i < 128; i += KVL_VL) {
         for (int l = 0; l < KVL_VL; l++) codes[l] = (uint8_t)(i + l);
-        vf_store_bf16(bf16 + i, dtype == KVL_FP8_E4M3 ? vf_load_e4m3(codes) : vf_load_e5m2(codes));
+        vf x = dtype == KVL_FP8_E4M3 ? vf_load_e4m3(codes) : vf_load_e5m2(codes);
+        vf_store_bf16(bf16 + i, vf_mul(x, vf_set1(factor)));
     }
     for (int half = 0; half < 2; half++) {
         __m512i a = _mm512_loadu_si512(bf16 + 64 * half);
@@ -56,15 +59,31 @@ static inline vp_fp8_table vp_fp8_table_of(kvl_dtype dtype) {
     return t;
 }
 
-static inline void vp_load_fp8(const vp_fp8_table *t, const uint8_t *p, int64_t n, vp *lo, vp *hi) {
-    __mmask64 all = n >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << n) - 1;
-    __m512i codes = n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(all, p);
+static inline void vp_fp8_bytes(const vp_fp8_table *t, __m512i codes, __m512i *low, __m512i *high) {
     __m512i sign = _mm512_and_si512(codes, _mm512_set1_epi8((char)0x80));
-    __m512i low = _mm512_permutex2var_epi8(t->low[0], codes, t->low[1]);
-    __m512i high = _mm512_permutex2var_epi8(t->high[0], codes, t->high[1]);
-    high = _mm512_or_si512(high, sign);
+    *low = _mm512_permutex2var_epi8(t->low[0], codes, t->low[1]);
+    *high = _mm512_or_si512(_mm512_permutex2var_epi8(t->high[0], codes, t->high[1]), sign);
+}
+
+static inline void vp_load_fp8(const vp_fp8_table *t, const uint8_t *p, int64_t n, vp *lo, vp *hi) {
+    __m512i low, high,
+        codes =
+            n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(((__mmask64)1 << n) - 1, p);
+    vp_fp8_bytes(t, codes, &low, &high);
     *lo = _mm512_unpacklo_epi8(low, high);
     *hi = _mm512_unpackhi_epi8(low, high);
+}
+
+static inline void vf_parts_fp8(const vp_fp8_table *t, const uint8_t *p, vf out[4]) {
+    /* Eights of codes such that words of the lower half come out below those of the upper one. */
+    __m512i eights = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0), low, high;
+    __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    vp_fp8_bytes(t, _mm512_permutexvar_epi64(eights, _mm512_loadu_si512(p)), &low, &high);
+    __m512i lo = _mm512_unpacklo_epi8(low, high), hi = _mm512_unpackhi_epi8(low, high);
+    out[0] = _mm512_castsi512_ps(_mm512_slli_epi32(lo, 16));
+    out[1] = _mm512_castsi512_ps(_mm512_slli_epi32(hi, 16));
+    out[2] = _mm512_castsi512_ps(_mm512_and_si512(lo, upper));
+    out[3] = _mm512_castsi512_ps(_mm512_and_si512(hi, upper));
 }
 
 static inline vp vp_load_chunk(const uint32_t *p) {
