@@ -34,7 +34,7 @@ typedef struct writer {
     const kvl_model *model;
     const kvl_bnb_write_options *options;
     item *items; /* [n_items] */
-    size_t n_items, n_tensors;
+    size_t n_items, n_tensors, first_scale;
     kvl_st_tensor *tensors; /* [n_tensors] */
     char (*names)[NAME_BYTES];
     kvl_st_stream *stream;
@@ -79,8 +79,9 @@ static kvl_status plan(writer *w) {
     const kvl_config *c = &w->model->config;
     w->n_items = kvl_tensor_spec_count(c);
     w->items = calloc(w->n_items, sizeof *w->items);
-    w->tensors = calloc(w->n_items * N_PARTS, sizeof *w->tensors);
-    w->names = calloc(w->n_items * N_PARTS, sizeof *w->names);
+    const size_t n = w->n_items * N_PARTS + 2 * (size_t)c->n_layers;
+    w->tensors = calloc(n, sizeof *w->tensors);
+    w->names = calloc(n, sizeof *w->names);
     if (!w->items || !w->tensors || !w->names)
         return kvl_fail(KVL_ERR_OOM, "out of memory: list of tensors");
     for (size_t i = 0; i < w->n_items; i++) {
@@ -96,6 +97,12 @@ static kvl_status plan(writer *w) {
         else
             add_tensor(w, it->spec.name, "", w->options->other_dtype, it->spec.rows,
                        it->spec.kind == KVL_TENSOR_MATRIX ? it->spec.cols : 0);
+    }
+    w->first_scale = w->n_tensors;
+    for (int32_t i = 0; w->options->kv_scales && i < 2 * c->n_layers; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d.self_attn.", i / 2);
+        add_tensor(w, name, i % 2 ? "v_scale" : "k_scale", KVL_F32, 1, 0);
     }
     return KVL_OK;
 }
@@ -271,6 +278,26 @@ static kvl_status write_item(writer *w, const item *it) {
 
 /* ---- the folder ----------------------------------------------------------------------------- */
 
+/* Scales of e4m3 a tensor for other systems, and of each head in a file beside. */
+static kvl_status write_scales(writer *w, const char *dir) {
+    const kvl_kv_scales *s = w->options->kv_scales;
+    char path[4200];
+    float *scales = malloc((size_t)s->n_layers * (size_t)s->n_kv_heads * sizeof *scales);
+    if (!scales) return kvl_fail(KVL_ERR_OOM, "out of memory: KV scales");
+    kvl_status status = KVL_OK;
+    for (int is_v = 0; is_v < 2; is_v++) {
+        kvl_kv_scales_of(s, KVL_FP8_E4M3, is_v, false, scales);
+        for (int32_t i = 0; status == KVL_OK && i < s->n_layers; i++)
+            status = write_whole(w, w->first_scale + 2 * (size_t)i + (size_t)is_v,
+                                 scales + i * s->n_kv_heads);
+    }
+    free(scales);
+    snprintf(path, sizeof path, "%s/kv_scales.json", dir);
+    if (status == KVL_OK)
+        status = kvl_kv_scales_write(path, s, w->options->kv_text, w->options->kv_tokens);
+    return status;
+}
+
 static kvl_status write_tensors(writer *w, const char *dir) {
     char path[4200];
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
@@ -278,6 +305,7 @@ static kvl_status write_tensors(writer *w, const char *dir) {
     kvl_status status = KVL_OK;
     for (size_t i = 0; i < w->n_items && status == KVL_OK; i++)
         status = write_item(w, &w->items[i]);
+    if (status == KVL_OK && w->options->kv_scales) status = write_scales(w, dir);
     return kvl_st_stream_close(w->stream, status);
 }
 

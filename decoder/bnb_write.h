@@ -14,6 +14,10 @@ typedef struct kvl_bnb_write_options {
     const char *skip;      /* modules that stay, as kvl_weights_options.nf4_skip; NULL: lm_head */
     kvl_dtype other_dtype; /* of tensors that stay: f32, f16 or bf16 */
     bool allow_nonfinite;  /* NaN and infinities are written, not refused */
+    /* Static scales of the KV cache to write along (decoder/kv_scales.h), or NULL. */
+    const kvl_kv_scales *kv_scales;
+    const char *kv_text; /* what they were made from */
+    int64_t kv_tokens;
 } kvl_bnb_write_options;
 
 /* Writes `out` (which must not exist): config.json with its quantization_config, model.safetensors

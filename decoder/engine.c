@@ -85,6 +85,8 @@ kvl_status kvl_engine_create(const kvl_model *model, const kvl_engine_options *o
     engine->stats.kv_saturated_layer = -1;
     kvl_status status = kvl_engine_resolve(engine, model, options);
     if (status != KVL_OK) {
+        free(engine->cache.k_static);
+        free(engine->cache.v_static);
         free(engine);
         return status;
     }

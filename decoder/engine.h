@@ -24,6 +24,7 @@ typedef struct kvl_engine kvl_engine;
 
 typedef struct kvl_engine_options {
     const char *device, *allocator, *attention, *kv_dtype, *weights, *compute_dtype; /* names */
+    const char *kv_scale; /* kvl_kv_scale's names; NULL = auto */
     int64_t page_tokens;
     int32_t max_seqs;         /* sequences alive at once */
     int64_t max_seq_tokens;   /* longest sequence; at most config.max_position */
@@ -37,7 +38,8 @@ typedef struct kvl_engine_options {
     bool allow_nonfinite;     /* NaN and infinities in weights are loaded, not refused */
 } kvl_engine_options;
 
-/* Defaults of the design: cpu, paged 16, flash, bf16, bf16, bf16. */
+/* Defaults of the design: cpu, paged 16, flash, bf16, bf16, bf16. kv_dtype takes one name for both
+ * or K:V. */
 kvl_engine_options kvl_engine_defaults(void);
 
 /* Loads the weights (progress on `progress`, called with 0..1, may be NULL). The model must outlive
@@ -83,7 +85,9 @@ kvl_status kvl_engine_read_kv(kvl_engine *engine, kvl_seq seq, int32_t layer, in
 typedef struct kvl_engine_effective {
     char attention[48], attention_reason[160];
     char matmul_prefill[32], matmul_decode[32];
-    char isa[16], kv_dtype[16], weights[16], compute_dtype[16], device[16], allocator[16];
+    char isa[16], kv_dtype[24], weights[16], compute_dtype[16], device[16], allocator[16];
+    char kv_scale[16]; /* of K, or of K:V where they differ */
+    char casts[200];   /* what is rounded to another dtype, and what widened, in a step */
     int64_t page_tokens;
     int64_t map_bytes;      /* of a physical page; 0: memory is not mapped on demand */
     char weights_other[16]; /* format of matrices left unquantised, the embedding among them */
@@ -102,9 +106,17 @@ typedef struct kvl_engine_stats {
     double read_bytes, flops;   /* unique work of the steps, by the models of work() */
     int64_t kv_saturated;       /* K and V values that saturated or overflowed when stored */
     int32_t kv_saturated_layer; /* the first layer where one did, -1 = none */
+    double cast_elements;       /* activations, K and V rounded to another dtype */
+    double widened_elements;    /* weights, K and V widened from what is stored, in registers */
 } kvl_engine_stats;
 void kvl_engine_stats_get(const kvl_engine *engine, kvl_engine_stats *out);
 void kvl_engine_stats_reset(kvl_engine *engine);
+/* Values that saturated (fp8, int8) or overflowed to infinity (f16, bf16) since then, by place:
+ * [n_layers][2][n_kv_heads], of K and of V. */
+const int64_t *kvl_engine_saturated(const kvl_engine *engine);
+/* "layer 3 K head 1: 12, ...": where most of such counts lie, or "" when all are 0. */
+void kvl_saturated_text(const kvl_config *config, const int64_t *counts, char *out,
+                        size_t out_bytes);
 
 typedef struct kvl_engine_memory {
     uint64_t weight_bytes;

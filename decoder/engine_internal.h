@@ -43,6 +43,7 @@ struct kvl_engine {
     const kvl_attention *attention;
     kvl_linear_options linear;
     kvl_dtype compute_dtype;
+    kvl_kv_scale k_scale, v_scale; /* resolved: no auto */
     int32_t max_batch_tokens;
     float *inv_freq; /* [head_dim / 2] */
 

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/names.h"
@@ -49,11 +50,14 @@ static kvl_status resolve_names(kvl_engine *engine, const kvl_engine_options *op
                                               "kv_dtype", "weights",   "compute_dtype"};
         if (!names[i]) return kvl_fail(KVL_ERR_INPUT, "%s: no name given", fields[i]);
     }
-    const kvl_kv_format *kv_format;
+    kvl_kv_scale wanted;
     KVL_TRY(resolve_device(options->device, &engine->device));
     KVL_TRY(kvl_allocator_find(options->allocator, &engine->cache.allocator));
     KVL_TRY(kvl_attention_find(options->attention, &engine->attention));
-    KVL_TRY(kvl_kv_format_find(options->kv_dtype, &kv_format));
+    KVL_TRY(kvl_kv_pair_parse(options->kv_dtype, &engine->cache.k_dtype, &engine->cache.v_dtype));
+    KVL_TRY(kvl_kv_scale_parse(options->kv_scale ? options->kv_scale : "auto", &wanted));
+    KVL_TRY(kvl_kv_scale_resolve(wanted, engine->cache.k_dtype, engine->cache.v_dtype,
+                                 &engine->k_scale, &engine->v_scale));
     KVL_TRY(kvl_weight_format_find(options->weights, &engine->linear.format));
     KVL_TRY(resolve_compute(options->compute_dtype, &engine->compute_dtype));
     engine->linear.compute_dtype = engine->compute_dtype;
@@ -61,7 +65,6 @@ static kvl_status resolve_names(kvl_engine *engine, const kvl_engine_options *op
     engine->linear.nf4_block = options->nf4_block;
     if (options->nf4_block) KVL_TRY(kvl_nf4_check_block("nf4_block", options->nf4_block));
     engine->cache.device = engine->device;
-    engine->cache.dtype = kv_format->dtype;
     return KVL_OK;
 }
 
@@ -77,7 +80,7 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
         .max_seq_tokens = options->max_seq_tokens ? options->max_seq_tokens : c->max_position,
         .max_seqs = options->max_seqs,
         .window_tokens = c->sliding_window, /* the same in all layers */
-        .slot_bytes = (int64_t)kvl_kv_slot_bytes(c->n_kv_heads, c->head_dim, cache->dtype),
+        .slot_bytes = (int64_t)kvl_kv_slot_bytes(c->n_kv_heads, c->head_dim, cache->k_dtype),
         .map_bytes = options->map_bytes ? options->map_bytes : DEFAULT_MAP_BYTES,
     };
     if (options->reserve)
@@ -89,6 +92,8 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
         return kvl_fail(KVL_ERR_INPUT, "max_seq_tokens %lld: model %s allows %d",
                         (long long)options->max_seq_tokens, c->name, c->max_position);
     KVL_TRY(kvl_kv_cache_resolve(cache->allocator, &cache->config));
+    cache->k_scale_tokens = kvl_kv_scale_tokens(engine->k_scale, options->page_tokens);
+    cache->v_scale_tokens = kvl_kv_scale_tokens(engine->v_scale, options->page_tokens);
     int32_t batch = options->max_batch_tokens;
     engine->max_batch_tokens = batch ? batch : DEFAULT_BATCH_TOKENS;
     if (batch < 0 || batch > MAX_BATCH_TOKENS)
@@ -96,8 +101,32 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
                         MAX_BATCH_TOKENS, DEFAULT_BATCH_TOKENS);
     uint64_t state_bytes, pool_bytes;
     KVL_TRY(cache->allocator->state_bytes(&cache->config, &state_bytes));
-    return kvl_kv_cache_pool_bytes(&cache->config, c->n_kv_heads, c->head_dim, cache->dtype,
-                                   &pool_bytes);
+    const kvl_dtype wider = kvl_dtype_bytes(cache->k_dtype) > kvl_dtype_bytes(cache->v_dtype)
+                                ? cache->k_dtype
+                                : cache->v_dtype;
+    return kvl_kv_cache_pool_bytes(&cache->config, c->n_kv_heads, c->head_dim, wider, &pool_bytes);
+}
+
+/* Static scales of one half, from the model's calibration. */
+static kvl_status static_scales(const kvl_engine *engine, bool is_v, float **out) {
+    const kvl_kv_scales *scales = engine->model->kv_scales;
+    const kvl_config *c = &engine->model->config;
+    kvl_kv_scale scale = is_v ? engine->v_scale : engine->k_scale;
+    if (scale != KVL_SCALE_TENSOR && scale != KVL_SCALE_HEAD) return KVL_OK;
+    if (!scales)
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "kv_scale %s: model %s has no calibrated scales: kvlab quantize MODEL "
+                        "--kv-scales TEXT makes them",
+                        kvl_kv_scale_name(scale), c->name);
+    if (scale == KVL_SCALE_HEAD && !scales->per_head)
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "kv_scale head: model %s has %s only, one a layer: --kv-scale tensor",
+                        c->name, scales->source);
+    *out = calloc((size_t)c->n_layers * (size_t)c->n_kv_heads, sizeof **out);
+    if (!*out) return kvl_fail(KVL_ERR_OOM, "out of memory: KV scales");
+    kvl_kv_scales_of(scales, is_v ? engine->cache.v_dtype : engine->cache.k_dtype, is_v,
+                     scale == KVL_SCALE_HEAD, *out);
+    return KVL_OK;
 }
 
 kvl_attention_args kvl_engine_attention_args(const kvl_engine *engine, const kvl_kv_view *view,
@@ -131,8 +160,8 @@ void kvl_engine_attention_choice(const kvl_engine *engine, int32_t n_seqs, int32
         q_start[s + 1] = q_start[s] + q_len;
         kv_lens[s] = kv_len;
     }
-    kvl_kv_view view = {.k_dtype = engine->cache.dtype,
-                        .v_dtype = engine->cache.dtype,
+    kvl_kv_view view = {.k_dtype = engine->cache.k_dtype,
+                        .v_dtype = engine->cache.v_dtype,
                         .n_seqs = n_seqs,
                         .n_kv_heads = c->n_kv_heads,
                         .head_dim = c->head_dim,
@@ -154,11 +183,11 @@ static kvl_status check_attention(const kvl_engine *engine) {
     kvl_engine_attention_choice(engine, 1, q_len, longest, &choice);
     if (choice.supported)
         kvl_engine_attention_choice(engine, engine->cache.config.max_seqs, 1, longest, &choice);
-    if (!choice.supported)
-        return kvl_fail(KVL_ERR_UNSUPPORTED, "attention %s with kv_dtype %s: %s",
-                        engine->attention->name, kvl_dtype_name(engine->cache.dtype),
-                        choice.reason);
-    return KVL_OK;
+    if (choice.supported) return KVL_OK;
+    char pair[KVL_KV_PAIR_BYTES];
+    kvl_kv_pair_name(engine->cache.k_dtype, engine->cache.v_dtype, pair);
+    return kvl_fail(KVL_ERR_UNSUPPORTED, "attention %s with kv_dtype %s: %s",
+                    engine->attention->name, pair, choice.reason);
 }
 
 kvl_status kvl_engine_resolve(kvl_engine *engine, const kvl_model *model,
@@ -168,5 +197,7 @@ kvl_status kvl_engine_resolve(kvl_engine *engine, const kvl_model *model,
     KVL_TRY(resolve_names(engine, options));
     KVL_TRY(resolve_sizes(engine, options));
     KVL_TRY(check_attention(engine));
-    return kvl_weights_check(model);
+    KVL_TRY(kvl_weights_check(model));
+    KVL_TRY(static_scales(engine, false, &engine->cache.k_static));
+    return static_scales(engine, true, &engine->cache.v_static);
 }

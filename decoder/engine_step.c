@@ -130,6 +130,47 @@ static kvl_status run_chunks(kvl_engine *engine, const kvl_step_item *items, int
 
 /* ---- accounting ---------------------------------------------------------------------------- */
 
+/* Keys that some query of the step sees, of all sequences: K and V rows of a head that are read. */
+static double attention_keys(const kvl_attention_args *args) {
+    double keys = 0;
+    for (int32_t s = 0; s < args->kv->n_seqs; s++) {
+        int64_t kv_len = args->kv->kv_lens[s], q_len = args->q_start[s + 1] - args->q_start[s];
+        int64_t first, last;
+        if (q_len == 0) continue;
+        kvl_attention_range(kv_len - q_len, kv_len, true, args->window, &first, &last);
+        keys += (double)(kv_len - first);
+    }
+    return keys;
+}
+
+/* Rounded: what enters linear layers and Q, where compute_dtype is not float32; K and V as stored.
+ * Widened: each weight and each K and V value once a step, where they are not float32; kernels for
+ * many rows that multiply bf16 as it is (matmul_prefill names them) widen none. */
+static void count_casts(kvl_engine *engine, int64_t tokens, int64_t n_logits, double keys,
+                        double layer_macs, double head_macs) {
+    const kvl_config *c = &engine->model->config;
+    const kvl_kv_cache *cache = &engine->cache;
+    const double kv_width = (double)kvl_engine_kv_width(c), layers = c->n_layers;
+    const int halves = (cache->k_dtype != KVL_F32) + (cache->v_dtype != KVL_F32);
+    kvl_engine_stats *stats = &engine->stats;
+    if (engine->compute_dtype != KVL_F32) {
+        double inputs = 2.0 * c->hidden_size + 2.0 * (double)kvl_engine_q_width(c) +
+                        (double)c->intermediate_size;
+        stats->cast_elements +=
+            inputs * layers * (double)tokens + (double)c->hidden_size * (double)n_logits;
+    }
+    stats->cast_elements += halves * kv_width * layers * (double)tokens;
+    stats->widened_elements += halves * kv_width * layers * keys;
+    const kvl_linear *layer = engine->weights.layers[0].qkv;
+    const bool as_it_is =
+        strcmp(engine->linear.format->name, "bf16") == 0 &&
+        strcmp(kvl_linear_kernel(layer, tokens), kvl_linear_kernel(layer, 1)) != 0;
+    if (strcmp(engine->linear.format->name, "f32") != 0 && !as_it_is)
+        stats->widened_elements += layer_macs * layers;
+    if (n_logits && engine->weights.skipped_format->dtype != KVL_F32)
+        stats->widened_elements += head_macs;
+}
+
 /* Unique work of the whole step, however it was cut: the weights once, K and V of what the step's
  * queries see once. */
 static void count_work(kvl_engine *engine, const kvl_step_item *items, int32_t n_items) {
@@ -161,6 +202,7 @@ static void count_work(kvl_engine *engine, const kvl_step_item *items, int32_t n
     stats->read_bytes += (double)kvl_weights_layer_bytes(weights) +
                          (n_logits ? (double)kvl_linear_bytes(weights->lm_head) : 0.0) +
                          attention.read_bytes * c->n_layers;
+    count_casts(engine, tokens, n_logits, attention_keys(&args), macs, head_macs);
     stats->flops += attention.flops * c->n_layers + 2.0 * macs * c->n_layers * (double)tokens +
                     2.0 * head_macs * (double)n_logits;
 }

@@ -62,29 +62,43 @@ static kvl_status create_scratch(kvl_kv_cache *cache) {
 }
 
 /* One pool: memory, or address space that orders map memory into. */
-static kvl_status create_pool(kvl_kv_cache *cache, void **pool) {
+static kvl_status create_pool(kvl_kv_cache *cache, uint64_t bytes, void **pool) {
     const kvl_device *device = cache->device;
-    if (!cache->placement.mapped) return device->alloc(cache->pool_bytes, pool);
+    if (!cache->placement.mapped) return device->alloc(bytes, pool);
     if (!device->reserve)
         return kvl_fail(KVL_ERR_UNSUPPORTED, "allocator %s: device %s maps no memory",
                         cache->allocator->name, device->name);
-    return device->reserve(cache->pool_bytes, pool);
+    return device->reserve(bytes, pool);
 }
 
 static kvl_status create_pools(kvl_kv_cache *cache) {
-    uint64_t slot_bytes = kvl_kv_slot_bytes(cache->n_kv_heads, cache->head_dim, cache->dtype);
-    if (!kvl_mul_u64((uint64_t)cache->placement.address_slots, slot_bytes, &cache->pool_bytes) ||
-        cache->pool_bytes > INT64_MAX)
+    const uint64_t slots = (uint64_t)cache->placement.address_slots;
+    uint64_t k_slot = kvl_kv_slot_bytes(cache->n_kv_heads, cache->head_dim, cache->k_dtype);
+    uint64_t v_slot = kvl_kv_slot_bytes(cache->n_kv_heads, cache->head_dim, cache->v_dtype);
+    void ***const lists[4] = {&cache->k_pools, &cache->v_pools, &cache->k_scales, &cache->v_scales};
+    if (cache->placement.mapped && k_slot != v_slot)
+        return kvl_fail(
+            KVL_ERR_UNSUPPORTED,
+            "allocator %s maps the same bytes of K and V: kv_dtype %s:%s differs in width",
+            cache->allocator->name, kvl_dtype_name(cache->k_dtype), kvl_dtype_name(cache->v_dtype));
+    if (!kvl_mul_u64(slots, k_slot, &cache->k_bytes) || cache->k_bytes > INT64_MAX ||
+        !kvl_mul_u64(slots, v_slot, &cache->v_bytes) || cache->v_bytes > INT64_MAX)
         return kvl_fail(KVL_ERR_INPUT, "KV cache of %lld slots: overflows 64 bits",
                         (long long)cache->placement.address_slots);
-    cache->pool_elems = (int64_t)(cache->pool_bytes / kvl_dtype_bytes(cache->dtype));
-    cache->k_pools = calloc((size_t)cache->n_layers, sizeof(void *));
-    cache->v_pools = calloc((size_t)cache->n_layers, sizeof(void *));
-    if (!cache->k_pools || !cache->v_pools)
-        return kvl_fail(KVL_ERR_OOM, "out of memory: pools of %d layers", cache->n_layers);
+    cache->pool_elems = (int64_t)(cache->k_bytes / kvl_dtype_bytes(cache->k_dtype));
+    cache->scale_bytes = (uint64_t)(cache->pool_elems / cache->head_dim) * sizeof(float);
+    for (int i = 0; i < 4; i++) {
+        *lists[i] = calloc((size_t)cache->n_layers, sizeof(void *));
+        if (!*lists[i])
+            return kvl_fail(KVL_ERR_OOM, "out of memory: pools of %d layers", cache->n_layers);
+    }
     for (int32_t i = 0; i < cache->n_layers; i++) {
-        kvl_status status = create_pool(cache, &cache->k_pools[i]);
-        if (status == KVL_OK) status = create_pool(cache, &cache->v_pools[i]);
+        kvl_status status = create_pool(cache, cache->k_bytes, &cache->k_pools[i]);
+        if (status == KVL_OK) status = create_pool(cache, cache->v_bytes, &cache->v_pools[i]);
+        if (status == KVL_OK && cache->k_scale_tokens)
+            status = cache->device->alloc(cache->scale_bytes, &cache->k_scales[i]);
+        if (status == KVL_OK && cache->v_scale_tokens)
+            status = cache->device->alloc(cache->scale_bytes, &cache->v_scales[i]);
         if (status != KVL_OK)
             return kvl_fail_prefix(status, "KV cache of %lld tokens, layer %d of %d",
                                    (long long)cache->config.pool_tokens, i, cache->n_layers);
@@ -101,18 +115,21 @@ kvl_status kvl_kv_cache_create(kvl_kv_cache *cache) {
 }
 
 void kvl_kv_cache_free(kvl_kv_cache *cache) {
-    bool mapped = cache->placement.mapped;
-    for (int32_t i = 0; i < 2 * cache->n_layers; i++) {
-        void **pools = i < cache->n_layers ? cache->k_pools : cache->v_pools;
-        void *pool = pools ? pools[i % cache->n_layers] : NULL;
-        if (!pool) continue;
-        if (mapped)
-            cache->device->unreserve(pool, cache->pool_bytes, cache->mapped_bytes);
-        else
-            cache->device->release(pool, cache->pool_bytes);
+    void **const lists[4] = {cache->k_pools, cache->v_pools, cache->k_scales, cache->v_scales};
+    const uint64_t bytes[4] = {cache->k_bytes, cache->v_bytes, cache->scale_bytes,
+                               cache->scale_bytes};
+    for (int j = 0; j < 4; j++) {
+        for (int32_t i = 0; lists[j] && i < cache->n_layers; i++) {
+            if (!lists[j][i]) continue;
+            if (j < 2 && cache->placement.mapped)
+                cache->device->unreserve(lists[j][i], bytes[j], cache->mapped_bytes);
+            else
+                cache->device->release(lists[j][i], bytes[j]);
+        }
+        free(lists[j]);
     }
-    free(cache->k_pools);
-    free(cache->v_pools);
+    free(cache->k_static);
+    free(cache->v_static);
     free(cache->page_table);
     free(cache->slab_start);
     kvl_mem_free(cache->state, cache->state_bytes);
@@ -123,11 +140,9 @@ void kvl_kv_cache_free(kvl_kv_cache *cache) {
 static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
     bool by_token = cache->placement.slabs_vary;
     int64_t token_elems = (int64_t)cache->n_kv_heads * cache->head_dim;
-    return (kvl_kv_view){
-        .k_pool = cache->k_pools[0],
-        .v_pool = cache->v_pools[0],
-        .k_dtype = cache->dtype,
-        .v_dtype = cache->dtype,
+    kvl_kv_view view = {
+        .k_dtype = cache->k_dtype,
+        .v_dtype = cache->v_dtype,
         .n_kv_heads = cache->n_kv_heads,
         .head_dim = cache->head_dim,
         .page_tokens = cache->page_tokens,
@@ -136,14 +151,22 @@ static kvl_kv_view empty_view(const kvl_kv_cache *cache) {
         .token_stride = by_token ? token_elems : cache->head_dim,
         .n_pages = cache->config.pool_tokens / cache->page_tokens,
         .pool_elems = cache->pool_elems,
+        .k_scale_tokens = cache->k_scale_tokens,
+        .v_scale_tokens = cache->v_scale_tokens,
+        .n_k_scales = cache->pool_elems / cache->head_dim,
+        .n_v_scales = cache->pool_elems / cache->head_dim,
     };
+    kvl_kv_cache_layer(cache, 0, &view);
+    return view;
 }
 
 static kvl_status run_copy(kvl_kv_cache *cache, const kvl_order *order) {
     kvl_kv_view view = empty_view(cache);
     if (cache->placement.slabs_vary) { /* slots lie one behind the other, all heads together */
-        view.head_dim *= view.n_kv_heads;
-        view.n_kv_heads = 1;
+        if (!cache->k_scale_tokens && !cache->v_scale_tokens) {
+            view.head_dim *= view.n_kv_heads;
+            view.n_kv_heads = 1;
+        }
         view.page_tokens = 1;
         view.page_stride = view.token_stride;
     }
@@ -197,6 +220,17 @@ kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_token
         }
     }
     return KVL_OK;
+}
+
+uint64_t kvl_kv_cache_token_bytes(const kvl_kv_cache *cache) {
+    const uint64_t heads = (uint64_t)cache->n_layers * (uint64_t)cache->n_kv_heads;
+    const uint64_t row = (uint64_t)cache->head_dim *
+                         (kvl_dtype_bytes(cache->k_dtype) + kvl_dtype_bytes(cache->v_dtype));
+    uint64_t k =
+        cache->k_scale_tokens ? heads * sizeof(float) / (uint64_t)cache->k_scale_tokens : 0;
+    uint64_t v =
+        cache->v_scale_tokens ? heads * sizeof(float) / (uint64_t)cache->v_scale_tokens : 0;
+    return heads * row + k + v;
 }
 
 void kvl_kv_cache_view(kvl_kv_cache *cache, const kvl_seq *seqs, const int32_t *kv_lens,

@@ -169,6 +169,8 @@ static kvl_status open_dir_parts(kvl_model *model, const char *dir, char **side)
     KVL_TRY(kvl_shards_open(dir, &shards));
     kvl_status status = digest_dir(model, side, &shards);
     if (status == KVL_OK)
+        status = kvl_kv_scales_from_shards(dir, &shards, &model->config, &model->kv_scales);
+    if (status == KVL_OK)
         status = kvl_source_from_shards(dir, &shards, &model->config, model->config.source_weights,
                                         &model->source);
     if (status != KVL_OK) {
@@ -201,6 +203,16 @@ static kvl_status open_synthetic(kvl_model *model, const char *name, uint64_t se
     return without_tokenizer(model, KVL_OK, "a synthetic model has no tokenizer");
 }
 
+/* The file says more than the tensors: scales by head. */
+static kvl_status load_kv_scales(kvl_model *model, const char *spec) {
+    kvl_kv_scales *by_head = NULL;
+    KVL_TRY(kvl_kv_scales_load(spec, &model->config, &by_head));
+    if (!by_head) return KVL_OK;
+    kvl_kv_scales_free(model->kv_scales);
+    model->kv_scales = by_head;
+    return KVL_OK;
+}
+
 kvl_status kvl_model_open(const char *spec, uint64_t seed, kvl_model **out) {
     *out = NULL;
     kvl_model *model = calloc(1, sizeof *model);
@@ -213,6 +225,7 @@ kvl_status kvl_model_open(const char *spec, uint64_t seed, kvl_model **out) {
         status = open_dir(model, spec);
     else
         status = open_gguf(model, spec);
+    if (status == KVL_OK) status = load_kv_scales(model, spec);
     if (status == KVL_OK)
         *out = model;
     else
@@ -226,6 +239,7 @@ void kvl_model_close(kvl_model *model) {
     kvl_tokenizer_free(model->tokenizer);
     free(model->tokenizer_why);
     free(model->chat_template);
+    kvl_kv_scales_free(model->kv_scales);
     if (model->source.close) model->source.close(&model->source);
     free(model);
 }

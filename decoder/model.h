@@ -4,6 +4,7 @@
 #define KVL_DECODER_MODEL_H
 
 #include "decoder/config.h"
+#include "decoder/kv_scales.h"
 #include "decoder/source.h"
 #include "decoder/tokenizer.h"
 
@@ -13,6 +14,7 @@ typedef struct kvl_model {
     kvl_tokenizer *tokenizer; /* NULL when the model has none (synthetic, bare directory) */
     char *tokenizer_why;      /* why it has none, or which refusal; NULL when there is one */
     char *chat_template;      /* template text, or NULL */
+    kvl_kv_scales *kv_scales; /* of a calibration pass, or NULL */
     char digest[17]; /* 64-bit xxhash in hex of names, sizes and bytes of all files: all bytes up to
                         4 GiB in sum, beyond that the first 64 KiB of each MiB */
     uint64_t file_bytes;

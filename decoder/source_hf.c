@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "decoder/bnb.h"
+#include "decoder/kv_scales.h"
 #include "decoder/name_index.h"
 #include "decoder/safetensors.h"
 #include "decoder/shards.h"
@@ -104,14 +105,20 @@ static bool is_state(const hf_source *self, const char *name) {
 }
 
 /* A tensor without a place would change the result elsewhere. Exceptions: frequencies that old
- * checkpoints keep, and a head that tied embeddings make redundant. */
-static kvl_status refuse_strangers(const hf_source *self, const char *dir, bool tied) {
+ * checkpoints keep, a head that tied embeddings make redundant, and scales of a KV cache, which
+ * kv_scales.c reads. */
+static kvl_status refuse_strangers(const hf_source *self, const char *dir,
+                                   const kvl_config *config) {
+    const bool tied = config->tie_embeddings;
+    int32_t layer;
+    bool is_v;
     for (size_t s = 0; s < self->shards.n_files; s++) {
         const kvl_safetensors *st = self->shards.files[s];
         for (size_t i = 0; i < kvl_st_count(st); i++) {
             const char *name = kvl_st_at(st, i)->name;
             if (kvl_name_index_find(&self->index, name, strlen(name)) >= 0) continue;
             if (is_state(self, name)) continue;
+            if (kvl_kv_scale_tensor(name, config->n_layers, &layer, &is_v)) continue;
             if (strstr(name, "rotary_emb.inv_freq")) continue;
             if (tied && strcmp(name, "lm_head.weight") == 0) continue;
             return kvl_fail(KVL_ERR_UNSUPPORTED,
@@ -154,7 +161,7 @@ static kvl_status fill(hf_source *self, const char *dir, const kvl_config *confi
         KVL_TRY(check_tensor(self, dir, e));
         kvl_name_index_add(&self->index, e->spec.name, strlen(e->spec.name));
     }
-    return refuse_strangers(self, dir, config->tie_embeddings);
+    return refuse_strangers(self, dir, config);
 }
 
 kvl_status kvl_source_from_shards(const char *dir, kvl_shards *shards, const kvl_config *config,

@@ -6,7 +6,7 @@ static const kvl_option options[] = {
     KVL_BENCH_AXIS(HEADS, "heads", "Q/KV,...", "query and KV heads (32/8)"),
     KVL_BENCH_AXIS(HEAD_DIM, "head-dim", "N,...", "elements of a head (128)"),
     KVL_BENCH_AXIS(ATTENTION, "attention", "NAME,...", "kernels (flash)"),
-    KVL_BENCH_AXIS(KV_DTYPE, "kv-dtype", "NAME,...", "stored K and V (bf16)"),
+    KVL_BENCH_AXIS(KV_DTYPE, "kv-dtype", "NAME,...", "stored K and V, or K:V (bf16)"),
     KVL_BENCH_AXIS(COMPUTE_DTYPE, "q-dtype", "NAME,...", "Q and O (bf16); compute_dtype in rows"),
     KVL_BENCH_AXIS(ALLOCATOR, "allocator", "NAME,...", "where K and V lie (paged, shuffled)"),
     KVL_BENCH_AXIS(PAGE_TOKENS, "page-tokens", "N,...",

@@ -19,7 +19,8 @@
 
 typedef struct values {
     const char *model, *prompt, *prompt_file, *ids_in, *system, *stop, *logits;
-    const char *allocator, *reserve, *attention, *kv_dtype, *weights, *compute_dtype, *device;
+    const char *allocator, *reserve, *attention, *kv_dtype, *kv_scale, *weights, *compute_dtype,
+        *device;
     const char *nf4_skip;
     int64_t max_tokens, seed, top_k, page_tokens, map_kib, threads, chunk, nf4_block;
     double temperature, top_p, min_p, repetition_penalty;
@@ -61,7 +62,10 @@ static const kvl_option options[] = {
     {"map-kib", KVL_OPT_INT, FIELD(map_kib), "KIB", "virtual: physical page in each pool (64)", 4,
      1 << 20},
     {"attention", KVL_OPT_TEXT, FIELD(attention), "NAME", "attention module (flash)", 0, 0},
-    {"kv-dtype", KVL_OPT_TEXT, FIELD(kv_dtype), "NAME", "format of the KV cache (bf16)", 0, 0},
+    {"kv-dtype", KVL_OPT_TEXT, FIELD(kv_dtype), "NAME", "format of the KV cache, or K:V (bf16)", 0,
+     0},
+    {"kv-scale", KVL_OPT_TEXT, FIELD(kv_scale), "NAME",
+     "its scales: auto, one, tensor, head, page or token (auto: int8 token, others one)", 0, 0},
     {"weights", KVL_OPT_TEXT, FIELD(weights), "NAME", "format of the weights (bf16)", 0, 0},
     {"nf4-block", KVL_OPT_INT, FIELD(nf4_block), "N",
      "weights of a block of nf4, nf4_dq, fp4 (the model's own, or 64)", 32, 4096},
@@ -239,11 +243,24 @@ static void report_run(const kvl_generate_result *result, const kvl_engine *engi
     kvl_engine_memory_get(engine, &memory);
     fprintf(stderr,
             "kvlab: %lld prompt tokens, ttft %.1f ms; %lld generated, tpot %.2f ms (%.1f tok/s); "
-            "attention %s, isa %s; weights %.0f MiB, KV pool %.0f MiB, peak RSS %.0f MiB\n",
+            "attention %s, isa %s, KV %s scale %s; weights %.0f MiB, KV pool %.0f MiB, peak RSS "
+            "%.0f MiB\n",
             (long long)n_prompt, result->ttft_ms, (long long)result->n_ids, result->tpot_ms,
             result->tpot_ms > 0 ? 1000 / result->tpot_ms : 0.0, effective.attention, effective.isa,
-            (double)memory.weight_bytes / (1 << 20), (double)memory.kv_pool_bytes / (1 << 20),
-            (double)kvl_rss_peak_bytes() / (1 << 20));
+            effective.kv_dtype, effective.kv_scale, (double)memory.weight_bytes / (1 << 20),
+            (double)memory.kv_pool_bytes / (1 << 20), (double)kvl_rss_peak_bytes() / (1 << 20));
+}
+
+static void warn_saturated(const kvl_model *model, const kvl_engine *engine) {
+    kvl_engine_stats stats;
+    kvl_engine_effective effective;
+    char where[160];
+    kvl_engine_stats_get(engine, &stats);
+    if (stats.kv_saturated == 0) return;
+    kvl_engine_effective_get(engine, 1, 1, &effective);
+    kvl_saturated_text(&model->config, kvl_engine_saturated(engine), where, sizeof where);
+    fprintf(stderr, "kvlab: KV %s, scale %s: %lld values past its range (%s)\n", effective.kv_dtype,
+            effective.kv_scale, (long long)stats.kv_saturated, where);
 }
 
 static kvl_status run_engine(const values *v, const kvl_model *model, kvl_engine *engine,
@@ -279,6 +296,7 @@ static kvl_status run_engine(const values *v, const kvl_model *model, kvl_engine
     else if (status == KVL_OK)
         putchar('\n');
     if (status == KVL_OK && v->logits) status = write_logits(&p);
+    if (status == KVL_OK) warn_saturated(model, engine);
     if (status == KVL_OK && v->verbose) report_run(&result, engine, n_prompt);
     kvl_generate_result_free(&result);
     kvl_buffer_free(&p.pending);
@@ -314,6 +332,7 @@ static kvl_status generate(const values *v) {
         engine_options.allocator = v->allocator;
         engine_options.attention = v->attention;
         engine_options.kv_dtype = v->kv_dtype;
+        engine_options.kv_scale = v->kv_scale;
         engine_options.weights = v->weights;
         engine_options.compute_dtype = v->compute_dtype;
         engine_options.page_tokens = v->page_tokens;

@@ -1,6 +1,8 @@
 #include "quant/kv_format.h"
 
 #include <assert.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "core/isa.h"
@@ -103,6 +105,80 @@ kvl_status kvl_kv_format_find(const char *name, const kvl_kv_format **out) {
     }
     *out = &formats[index];
     return KVL_OK;
+}
+
+/* ---- pairs and scales ------------------------------------------------------------------------ */
+
+kvl_status kvl_kv_pair_parse(const char *text, kvl_dtype *k, kvl_dtype *v) {
+    const kvl_kv_format *format = NULL;
+    const char *colon = strchr(text, ':');
+    char first[64];
+    size_t n = colon ? (size_t)(colon - text) : strlen(text);
+    if (n >= sizeof first) n = sizeof first - 1;
+    memcpy(first, text, n);
+    first[n] = '\0';
+    KVL_TRY(kvl_kv_format_find(first, &format));
+    *k = *v = format->dtype;
+    if (!colon) return KVL_OK;
+    KVL_TRY(kvl_kv_format_find(colon + 1, &format));
+    *v = format->dtype;
+    return KVL_OK;
+}
+
+void kvl_kv_pair_name(kvl_dtype k, kvl_dtype v, char out[KVL_KV_PAIR_BYTES]) {
+    if (k == v)
+        snprintf(out, KVL_KV_PAIR_BYTES, "%s", kvl_dtype_name(k));
+    else
+        snprintf(out, KVL_KV_PAIR_BYTES, "%s:%s", kvl_dtype_name(k), kvl_dtype_name(v));
+}
+
+static const char *const scale_names[KVL_N_SCALES] = {"auto", "one",  "tensor",
+                                                      "head", "page", "token"};
+
+const char *kvl_kv_scale_name(kvl_kv_scale scale) {
+    return scale_names[scale];
+}
+
+kvl_status kvl_kv_scale_parse(const char *name, kvl_kv_scale *out) {
+    int index = kvl_names_find(name, scale_names, KVL_N_SCALES);
+    if (index < 0) {
+        char line[512];
+        kvl_names_unknown(line, sizeof line, "kv_scale", name, scale_names, KVL_N_SCALES);
+        return kvl_fail(KVL_ERR_INPUT, "%s", line);
+    }
+    *out = (kvl_kv_scale)index;
+    return KVL_OK;
+}
+
+static bool is_wide(kvl_dtype dtype) {
+    return dtype == KVL_F32 || dtype == KVL_BF16;
+}
+
+static kvl_kv_scale scale_of(kvl_kv_scale wanted, kvl_dtype dtype) {
+    if (wanted == KVL_SCALE_AUTO) return dtype == KVL_I8 ? KVL_SCALE_TOKEN : KVL_SCALE_ONE;
+    if (is_wide(dtype)) return KVL_SCALE_ONE;
+    return dtype == KVL_I8 && wanted == KVL_SCALE_PAGE ? KVL_SCALE_TOKEN : wanted;
+}
+
+kvl_status kvl_kv_scale_resolve(kvl_kv_scale wanted, kvl_dtype k_dtype, kvl_dtype v_dtype,
+                                kvl_kv_scale *k, kvl_kv_scale *v) {
+    const char *name = scale_names[wanted];
+    if (wanted == KVL_SCALE_ONE && (k_dtype == KVL_I8 || v_dtype == KVL_I8))
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "kv_scale one: int8 holds -127 to 127 of a scale: token, head or tensor");
+    if (wanted == KVL_SCALE_PAGE && k_dtype == KVL_I8 && v_dtype == KVL_I8)
+        return kvl_fail(KVL_ERR_UNSUPPORTED,
+                        "kv_scale page: a growing scale would round int8 again and again: token");
+    if (wanted > KVL_SCALE_ONE && is_wide(k_dtype) && is_wide(v_dtype))
+        return kvl_fail(KVL_ERR_UNSUPPORTED, "kv_scale %s: %s has the range of float32: one", name,
+                        kvl_dtype_name(k_dtype));
+    *k = scale_of(wanted, k_dtype);
+    *v = scale_of(wanted, v_dtype);
+    return KVL_OK;
+}
+
+int64_t kvl_kv_scale_tokens(kvl_kv_scale scale, int64_t page_tokens) {
+    return scale == KVL_SCALE_TOKEN ? 1 : scale == KVL_SCALE_PAGE ? page_tokens : 0;
 }
 
 /* ---- bulk ----------------------------------------------------------------------------------- */

@@ -11,13 +11,13 @@ enum { TEXT = 128 };
 /* Kernels and formats first: they are what is compared. The last are no axes of a sweep, but rows
  * that differ in them must not be mixed either. */
 static const char *const axes[] = {
-    "attention",     "kv_dtype", "allocator", "weights", "compute_dtype", "batch",
-    "page_tokens",   "threads",  "isa",       "device",  "model",         "prompt",
-    "output",        "context",  "shape",     "heads",   "head_dim",      "window",
-    "softcap",       "causal",   "cache",     "reserve", "share",         "pool_tokens",
-    "max_model_len", "max_seqs", "arrival",   "trace",   "kernel",        "system",
-    "work",          "workload", "chunk",     "seed",    "deterministic", "text",
-    "host",          "build"};
+    "attention",   "kv_dtype",      "kv_scale", "allocator", "weights", "compute_dtype",
+    "batch",       "page_tokens",   "threads",  "isa",       "device",  "model",
+    "prompt",      "output",        "context",  "shape",     "heads",   "head_dim",
+    "window",      "softcap",       "causal",   "cache",     "reserve", "share",
+    "pool_tokens", "max_model_len", "max_seqs", "arrival",   "trace",   "kernel",
+    "system",      "work",          "workload", "chunk",     "seed",    "deterministic",
+    "text",        "host",          "build"};
 
 size_t kvl_figure_axis_count(void) {
     return sizeof axes / sizeof *axes;
@@ -69,17 +69,12 @@ void kvl_figure_axis_text(const kvl_group *group, const char *name, char *out, s
 void kvl_figure_phrase(const kvl_group *group, const char *name, char *out, size_t out_bytes) {
     static const struct {
         const char *name, *word;
-    } words[] = {{"kv_dtype", "KV "},
-                 {"weights", "weights "},
-                 {"compute_dtype", "compute "},
-                 {"page_tokens", "page "},
-                 {"chunk", "chunk "},
-                 {"seed", "seed "},
-                 {"deterministic", "deterministic "},
-                 {"text", "text "},
-                 {"host", "host "},
-                 {"model_digest", "digest "},
-                 {"build", "build "}};
+    } words[] = {{"kv_dtype", "KV "},         {"kv_scale", "scale "},
+                 {"weights", "weights "},     {"compute_dtype", "compute "},
+                 {"page_tokens", "page "},    {"chunk", "chunk "},
+                 {"seed", "seed "},           {"deterministic", "deterministic "},
+                 {"text", "text "},           {"host", "host "},
+                 {"model_digest", "digest "}, {"build", "build "}};
     char text[TEXT];
     const char *word = "", *space = "";
     kvl_figure_axis_text(group, name, text, sizeof text);

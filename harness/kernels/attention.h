@@ -21,7 +21,7 @@
 /* What is asked for, and the sizes that follow. Names are borrowed from the axes' JSON. */
 typedef struct kvl_attention_setup {
     const char *attention, *allocator, *device;
-    kvl_dtype kv_dtype, q_dtype;
+    kvl_dtype k_dtype, v_dtype, q_dtype; /* int8: with a scale a token */
     kvl_heads heads;
     int32_t head_dim, window, n_threads;
     float softcap;
@@ -34,7 +34,7 @@ typedef struct kvl_attention_setup {
     int64_t copy_elems;     /* of K, and of V, in one copy */
     uint64_t kv_read_bytes; /* K and V that some query sees, one copy */
     int64_t n_copies;
-    uint64_t pool_bytes;                      /* of K, and of V, all copies */
+    uint64_t k_bytes, v_bytes, scale_bytes;   /* of the pools and of int8's scales, all copies */
     uint64_t q_bytes, table_bytes, sum_bytes; /* sum: all that is allocated but the workspace */
     uint64_t working_set_bytes; /* read before any byte is read again; at most kv of all copies */
 } kvl_attention_setup;
@@ -45,7 +45,8 @@ kvl_status kvl_attention_setup_make(const json_t *axes, kvl_attention_setup *out
 
 typedef struct kvl_attention_inputs {
     const kvl_attention_setup *setup;
-    void *k_pool, *v_pool;      /* [n_copies][copy_elems] of kv_dtype */
+    void *k_pool, *v_pool;      /* [n_copies][copy_elems] of k_dtype and v_dtype */
+    void *scales;               /* one for each row of a pool, all equal; NULL without int8 */
     int32_t *tables;            /* [n_copies][n_seqs][table_stride]; NULL: contiguous */
     int64_t *slabs;             /* [n_copies][n_seqs]; NULL: paged */
     int32_t *q_start, *kv_lens; /* [n_seqs + 1], [n_seqs] */

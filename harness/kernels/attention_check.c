@@ -99,8 +99,10 @@ static kvl_status check_unit(const kvl_attention_inputs *in, const unit *u, kvl_
                                .n_q_heads = s->heads.n_q / s->heads.n_kv,
                                .n_kv_heads = 1,
                                .head_dim = s->head_dim,
-                               .k_dtype = s->kv_dtype,
-                               .v_dtype = s->kv_dtype,
+                               .k_dtype = s->k_dtype,
+                               .v_dtype = s->v_dtype,
+                               .scaled = s->scale_bytes > 0,
+                               .scale_tokens = s->scale_bytes > 0,
                                .q_dtype = s->q_dtype};
     KVL_TRY(kvl_verify_problem_create(&c, &p));
     p->scale = in->args.scale;

@@ -10,24 +10,25 @@
 /* Rows of K and V are windows, at seeded places, of a table of normals: making every value of a
  * working set of many times the cache by itself would take longer than measuring it. */
 enum { TABLE_VALUES = 1 << 20 };
+/* Of every token: what it is plays no part in the time. */
+#define INT8_SCALE (5.0f / 127)
 enum { STREAM_TABLE = 1, STREAM_ROWS, STREAM_PAGES, STREAM_Q };
 
 typedef struct filler {
     const kvl_attention_inputs *inputs;
-    const uint8_t *table; /* [TABLE_VALUES + head_dim] codes of kv_dtype */
+    const uint8_t *k_table, *v_table; /* [TABLE_VALUES + head_dim] codes */
     kvl_rng rng;
 } filler;
 
 /* A token of one KV head: the same values in every copy. */
 static void fill_row(const filler *f, const kvl_kv_view *view, int64_t s, int64_t t, int64_t h) {
-    size_t element = kvl_dtype_bytes(view->k_dtype);
-    size_t offset = (size_t)kvl_kv_offset(view, s, t, h) * element;
-    size_t bytes = (size_t)view->head_dim * element;
+    const size_t k = kvl_dtype_bytes(view->k_dtype), v = kvl_dtype_bytes(view->v_dtype);
+    const size_t offset = (size_t)kvl_kv_offset(view, s, t, h), n = (size_t)view->head_dim;
     uint64_t index = ((uint64_t)s << 31 | (uint64_t)t) * (uint64_t)view->n_kv_heads + (uint64_t)h;
     uint64_t bits = kvl_rng_at(&f->rng, index);
-    memcpy((uint8_t *)view->k_pool + offset, f->table + bits % TABLE_VALUES * element, bytes);
-    memcpy((uint8_t *)view->v_pool + offset, f->table + (bits >> 32) % TABLE_VALUES * element,
-           bytes);
+    memcpy((uint8_t *)view->k_pool + offset * k, f->k_table + bits % TABLE_VALUES * k, n * k);
+    memcpy((uint8_t *)view->v_pool + offset * v, f->v_table + (bits >> 32) % TABLE_VALUES * v,
+           n * v);
 }
 
 static void fill_copy(const filler *f, const kvl_kv_view *view) {
@@ -43,19 +44,24 @@ static kvl_status fill_kv(kvl_attention_inputs *in, uint64_t seed) {
     const kvl_attention_setup *s = in->setup;
     int64_t n = TABLE_VALUES + s->head_dim;
     float *values = malloc((size_t)n * sizeof *values);
-    uint8_t *table = malloc((size_t)n * kvl_dtype_bytes(s->kv_dtype));
-    if (values && table) {
+    uint8_t *k = malloc((size_t)n * kvl_dtype_bytes(s->k_dtype));
+    uint8_t *v = malloc((size_t)n * kvl_dtype_bytes(s->v_dtype));
+    bool filled = values && k && v;
+    if (filled) {
         kvl_rng_fill_normal(seed, STREAM_TABLE, 1.0f, values, n);
-        kvl_encode(s->kv_dtype, values, n, 1.0f, table);
-        filler f = {in, table, kvl_rng_make(seed, STREAM_ROWS)};
+        kvl_encode(s->k_dtype, values, n, s->k_dtype == KVL_I8 ? INT8_SCALE : 1.0f, k);
+        kvl_encode(s->v_dtype, values, n, s->v_dtype == KVL_I8 ? INT8_SCALE : 1.0f, v);
+        for (uint64_t i = 0; i < s->scale_bytes / sizeof(float); i++)
+            ((float *)in->scales)[i] = INT8_SCALE;
+        filler f = {in, k, v, kvl_rng_make(seed, STREAM_ROWS)};
         for (int64_t copy = 0; copy < s->n_copies; copy++) {
             kvl_attention_inputs_select(in, copy);
             fill_copy(&f, &in->view);
         }
     }
-    bool filled = values && table;
     free(values);
-    free(table);
+    free(k);
+    free(v);
     return filled ? KVL_OK : kvl_fail(KVL_ERR_OOM, "out of memory");
 }
 
@@ -121,8 +127,8 @@ static void set_view(kvl_attention_inputs *in) {
     int64_t slot_row = s->page_tokens * s->head_dim;
     in->view = (kvl_kv_view){.k_pool = in->k_pool,
                              .v_pool = in->v_pool,
-                             .k_dtype = s->kv_dtype,
-                             .v_dtype = s->kv_dtype,
+                             .k_dtype = s->k_dtype,
+                             .v_dtype = s->v_dtype,
                              .n_seqs = (int32_t)s->shape.n_seqs,
                              .n_kv_heads = s->heads.n_kv,
                              .head_dim = s->head_dim,
@@ -134,6 +140,11 @@ static void set_view(kvl_attention_inputs *in) {
                              .table_stride = s->paged ? s->table_stride : 0,
                              .n_pages = s->n_pages * s->n_copies,
                              .pool_elems = s->copy_elems * s->n_copies};
+    const int64_t n_scales = (int64_t)(s->scale_bytes / sizeof(float));
+    if (s->k_dtype == KVL_I8)
+        in->view.k_scale = in->scales, in->view.k_scale_tokens = 1, in->view.n_k_scales = n_scales;
+    if (s->v_dtype == KVL_I8)
+        in->view.v_scale = in->scales, in->view.v_scale_tokens = 1, in->view.n_v_scales = n_scales;
     int64_t width = (int64_t)s->heads.n_q * s->head_dim;
     in->args = (kvl_attention_args){.kv = &in->view,
                                     .q_start = in->q_start,
@@ -158,8 +169,9 @@ static kvl_status allocate(kvl_attention_inputs *in) {
     in->q_start = calloc((size_t)s->shape.n_seqs + 1, sizeof *in->q_start);
     in->kv_lens = calloc((size_t)s->shape.n_seqs, sizeof *in->kv_lens);
     if (!in->q_start || !in->kv_lens) return kvl_fail(KVL_ERR_OOM, "out of memory");
-    KVL_TRY(kvl_mem_alloc(s->pool_bytes, &in->k_pool));
-    KVL_TRY(kvl_mem_alloc(s->pool_bytes, &in->v_pool));
+    KVL_TRY(kvl_mem_alloc(s->k_bytes, &in->k_pool));
+    KVL_TRY(kvl_mem_alloc(s->v_bytes, &in->v_pool));
+    if (s->scale_bytes) KVL_TRY(kvl_mem_alloc(s->scale_bytes, &in->scales));
     KVL_TRY(kvl_mem_alloc(s->q_bytes, &in->q));
     KVL_TRY(kvl_mem_alloc(s->q_bytes, &in->o));
     KVL_TRY(kvl_mem_alloc(s->q_bytes, &in->checked));
@@ -203,8 +215,9 @@ void kvl_attention_inputs_free(kvl_attention_inputs *in) {
     const kvl_attention_setup *s = in->setup;
     free(in->q_start);
     free(in->kv_lens);
-    kvl_mem_free(in->k_pool, s->pool_bytes);
-    kvl_mem_free(in->v_pool, s->pool_bytes);
+    kvl_mem_free(in->k_pool, s->k_bytes);
+    kvl_mem_free(in->v_pool, s->v_bytes);
+    kvl_mem_free(in->scales, s->scale_bytes);
     kvl_mem_free(in->q, s->q_bytes);
     kvl_mem_free(in->o, s->q_bytes);
     kvl_mem_free(in->checked, s->q_bytes);

@@ -4,6 +4,7 @@
 #include "core/checked.h"
 #include "harness/kernels/attention.h"
 #include "harness/kernels/axes.h"
+#include "quant/kv_format.h"
 
 enum { MAX_COPIES = 65536 };
 
@@ -13,7 +14,9 @@ static kvl_status read_names(const json_t *axes, kvl_attention_setup *s) {
     KVL_TRY(kvl_spec_text(axes, "attention", &s->attention));
     KVL_TRY(kvl_spec_text(axes, "allocator", &s->allocator));
     KVL_TRY(kvl_spec_text(axes, "device", &s->device));
-    KVL_TRY(kvl_spec_dtype(axes, "kv_dtype", &s->kv_dtype));
+    const char *pair;
+    KVL_TRY(kvl_spec_text(axes, "kv_dtype", &pair));
+    KVL_TRY(kvl_kv_pair_parse(pair, &s->k_dtype, &s->v_dtype));
     KVL_TRY(kvl_spec_dtype(axes, "compute_dtype", &s->q_dtype));
     KVL_TRY(kvl_spec_choice(axes, "causal", "on", "off", &is_full));
     KVL_TRY(kvl_spec_choice(axes, "cache", "warm", "cold", &s->cold));
@@ -64,22 +67,36 @@ static void count_tokens(kvl_attention_setup *s, int64_t *seen, int64_t *slots) 
 /* Everything that is allocated before the workspace, the check's float64 copies of one sequence of
  * one KV head included. */
 static bool sum_up(kvl_attention_setup *s) {
-    uint64_t element = kvl_dtype_bytes(s->kv_dtype), checked, ids, sum = 0;
+    uint64_t k = kvl_dtype_bytes(s->k_dtype), v = kvl_dtype_bytes(s->v_dtype), checked, ids, all;
+    uint64_t sum = 0;
     uint64_t q_row = (uint64_t)s->heads.n_q * (uint64_t)s->head_dim * kvl_dtype_bytes(s->q_dtype);
     uint64_t entry = s->paged ? (uint64_t)s->table_stride * sizeof(int32_t) : sizeof(int64_t);
     s->q_bytes = (uint64_t)s->shape.q_tokens * q_row; /* 2^30 x 2^12 x 2^12 x 4 at most */
-    checked = (uint64_t)s->shape.kv_longest * (uint64_t)s->head_dim * 2 *
-              (sizeof(double) + element); /* 2^30 x 2^12 x 2^5 at most */
-    return kvl_mul_u64((uint64_t)s->copy_elems, element, &s->pool_bytes) &&
-           kvl_mul_u64(s->pool_bytes, (uint64_t)s->n_copies, &s->pool_bytes) &&
-           s->pool_bytes < (uint64_t)1 << 60 &&
-           kvl_mul_u64((uint64_t)s->shape.n_seqs * (uint64_t)s->n_copies, entry, &ids) &&
-           kvl_add_u64(2 * s->pool_bytes, ids, &sum) && kvl_add_u64(sum, checked, &sum) &&
-           kvl_add_u64(sum, 3 * s->q_bytes, &s->sum_bytes) && (s->table_bytes = ids) == ids;
+    checked = (uint64_t)s->shape.kv_longest * (uint64_t)s->head_dim *
+              (2 * sizeof(double) + k + v); /* 2^30 x 2^12 x 2^5 at most */
+    if (!kvl_mul_u64((uint64_t)s->copy_elems, (uint64_t)s->n_copies, &all) || all >= (uint64_t)1
+                                                                                         << 57)
+        return false;
+    s->k_bytes = all * k;
+    s->v_bytes = all * v;
+    bool scaled = s->k_dtype == KVL_I8 || s->v_dtype == KVL_I8;
+    s->scale_bytes = scaled ? all / (uint64_t)s->head_dim * sizeof(float) : 0;
+    return kvl_mul_u64((uint64_t)s->shape.n_seqs * (uint64_t)s->n_copies, entry, &ids) &&
+           kvl_add_u64(s->k_bytes + s->v_bytes + s->scale_bytes, ids, &sum) &&
+           kvl_add_u64(sum, checked, &sum) && kvl_add_u64(sum, 3 * s->q_bytes, &s->sum_bytes) &&
+           (s->table_bytes = ids) == ids;
 }
 
 static kvl_status overflows(void) {
     return kvl_fail(KVL_ERR_UNSUPPORTED, "the K/V pools of this shape overflow 64 bits");
+}
+
+/* K and V of a token, scales included. */
+static uint64_t row_bytes(const kvl_attention_setup *s) {
+    uint64_t scales = (s->k_dtype == KVL_I8) + (s->v_dtype == KVL_I8);
+    return (uint64_t)s->heads.n_kv *
+           ((uint64_t)s->head_dim * (kvl_dtype_bytes(s->k_dtype) + kvl_dtype_bytes(s->v_dtype)) +
+            scales * sizeof(float));
 }
 
 kvl_status kvl_attention_setup_make(const json_t *axes, kvl_attention_setup *out) {
@@ -92,8 +109,7 @@ kvl_status kvl_attention_setup_make(const json_t *axes, kvl_attention_setup *out
     s.table_stride = (s.shape.kv_longest + s.page_tokens - 1) / s.page_tokens;
     int64_t row = (int64_t)s.heads.n_kv * s.head_dim; /* 2^24 at most; seen: 2^46 */
     if (!kvl_mul_i64(slots, row, &s.copy_elems) ||
-        !kvl_mul_u64((uint64_t)seen, 2 * (uint64_t)row * kvl_dtype_bytes(s.kv_dtype),
-                     &s.kv_read_bytes))
+        !kvl_mul_u64((uint64_t)seen, row_bytes(&s), &s.kv_read_bytes))
         return overflows();
     s.n_copies = 1;
     if (s.cold) KVL_TRY(kvl_cold_copies(s.kv_read_bytes, MAX_COPIES, &s.n_copies));

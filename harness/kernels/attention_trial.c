@@ -7,6 +7,7 @@
 #include "core/threads.h"
 #include "harness/kernels/attention.h"
 #include "harness/kernels/axes.h"
+#include "quant/kv_format.h"
 
 typedef struct bench {
     const kvl_attention *module;
@@ -71,13 +72,14 @@ static void mismatch(kvl_findings *f, const char *reason) {
 
 static void describe(const bench *b, kvl_findings *f) {
     const kvl_attention_setup *s = &b->setup;
-    char verified[128];
+    char verified[128], pair[KVL_KV_PAIR_BYTES];
+    kvl_kv_pair_name(s->k_dtype, s->v_dtype, pair);
     snprintf(verified, sizeof verified, "float64: %lld of %lld rows", (long long)b->verified.n_rows,
              (long long)(s->shape.q_tokens * s->heads.n_q));
     kvl_set_text(f->effective, "attention", b->choice.kernel);
     kvl_set_text(f->effective, "attention_reason", b->choice.reason);
     kvl_set_text(f->effective, "isa", kvl_isa_name(b->choice.isa));
-    kvl_set_text(f->effective, "kv_dtype", kvl_dtype_name(s->kv_dtype));
+    kvl_set_text(f->effective, "kv_dtype", pair);
     kvl_set_text(f->effective, "compute_dtype", kvl_dtype_name(s->q_dtype));
     kvl_set_text(f->effective, "allocator", s->allocator);
     kvl_set_text(f->effective, "device", s->device);

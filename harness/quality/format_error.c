@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/kv_store.h"
 #include "core/names.h"
 #include "quant/kv_format.h"
 
@@ -13,6 +14,7 @@ static const kvl_error_format formats[] = {
     {"bf16", KVL_BF16, false, KVL_NF4, false},
     {"fp8_e4m3", KVL_FP8_E4M3, false, KVL_NF4, false},
     {"fp8_e5m2", KVL_FP8_E5M2, false, KVL_NF4, false},
+    {"int8", KVL_I8, true, KVL_NF4, false},
     {"nf4", KVL_F32, true, KVL_NF4, false},
     {"nf4_dq", KVL_F32, true, KVL_NF4, true},
     {"fp4", KVL_F32, true, KVL_FP4, false},
@@ -34,6 +36,7 @@ kvl_status kvl_error_format_find(const char *name, const kvl_error_format **out)
 
 double kvl_error_format_bits(const kvl_error_format *format, int64_t block) {
     if (!format->in_blocks) return 8.0 * (double)kvl_dtype_bytes(format->dtype);
+    if (format->dtype == KVL_I8) return 8.0 + 32.0 / (double)block;
     double scale = format->nested ? 8.0 + 32.0 / KVL_NF4_NESTED_BLOCK : 32.0;
     return 4.0 + scale / (double)block;
 }
@@ -47,6 +50,19 @@ static kvl_status through_dtype(kvl_dtype dtype, const float *x, int64_t n, floa
     *saturated += kvl_encode(dtype, x, n, 1.0f, codes);
     kvl_decode(dtype, codes, n, 1.0f, y);
     free(codes);
+    return KVL_OK;
+}
+
+/* A scale for each block, absmax / 127, as the KV cache has one for each token and head. */
+static kvl_status through_int8(int64_t block, const float *x, int64_t n, float *y,
+                               int64_t *saturated) {
+    int8_t codes[KVL_NF4_MAX_BLOCK];
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t m = n - i < block ? n - i : block;
+        float scale = kvl_kv_scale_for(KVL_I8, x + i, m);
+        *saturated += kvl_encode(KVL_I8, x + i, m, scale > 0 ? scale : 1.0f, codes);
+        kvl_decode(KVL_I8, codes, m, scale > 0 ? scale : 1.0f, y + i);
+    }
     return KVL_OK;
 }
 
@@ -92,6 +108,7 @@ kvl_status kvl_error_round_trip(const kvl_error_format *format, int64_t block, c
                                 int64_t n, float *y, int64_t *saturated) {
     if (!format->in_blocks) return through_dtype(format->dtype, x, n, y, saturated);
     KVL_TRY(kvl_nf4_check_block("block", block));
+    if (format->dtype == KVL_I8) return through_int8(block, x, n, y, saturated);
     return through_blocks(format, block, x, n, y);
 }
 

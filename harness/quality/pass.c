@@ -64,7 +64,7 @@ static kvl_status score_text(kvl_quality_pass *p, const buffers *b, kvl_seq meas
     }
     p->times.ttft_ns[0] = p->times.prefill_ns_sum = spent_ns;
     kvl_engine_stats_get(p->measured, &p->times.prefill);
-    return KVL_OK;
+    return kvl_trial_add_saturated(p->measured, &p->times);
 }
 
 /* Speed of decode at the text's full length: its end is taken off the cache and put back. */

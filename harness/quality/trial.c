@@ -7,7 +7,6 @@
 #include "core/threads.h"
 #include "harness/kernels/axes.h"
 #include "harness/quality/quality.h"
-#include "harness/verify/case.h"
 
 /* One trial on its way to an answer. */
 typedef struct trial {
@@ -25,6 +24,7 @@ static kvl_status take_axes(const json_t *axes, kvl_trial_spec_values *out) {
     KVL_TRY(kvl_spec_text(axes, "allocator", &out->allocator));
     KVL_TRY(kvl_spec_text(axes, "attention", &out->attention));
     KVL_TRY(kvl_spec_text(axes, "kv_dtype", &out->kv_dtype));
+    out->kv_scale = json_string_value(json_object_get(axes, "kv_scale")); /* NULL: auto */
     KVL_TRY(kvl_spec_text(axes, "weights", &out->weights));
     KVL_TRY(kvl_spec_text(axes, "compute_dtype", &out->compute_dtype));
     KVL_TRY(kvl_spec_text(axes, "device", &out->device));
@@ -59,19 +59,7 @@ static kvl_status parse(const json_t *spec, trial *t) {
 
 /* The attention kernel against the oracle before anything is compared or timed. */
 static kvl_status verify(trial *t, kvl_findings *f) {
-    const kvl_config *config = &t->model->config;
-    kvl_verify_case c = {.n_q_heads = config->n_q_heads,
-                         .n_kv_heads = config->n_kv_heads,
-                         .head_dim = config->head_dim,
-                         .layout = {.page_tokens = t->spec.page_tokens},
-                         .window = config->sliding_window};
-    snprintf(c.kernel, sizeof c.kernel, "%s", t->spec.attention);
-    KVL_TRY(kvl_dtype_parse(t->spec.kv_dtype, &c.k_dtype));
-    c.v_dtype = c.k_dtype;
-    KVL_TRY(kvl_dtype_parse(t->spec.compute_dtype, &c.q_dtype));
-    KVL_TRY(kvl_verify_attention_config(&c, &t->verified));
-    if (t->verified.state == KVL_VERIFY_SKIP)
-        return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", t->verified.reason);
+    KVL_TRY(kvl_trial_verify(&t->model->config, &t->spec, &t->verified));
     if (t->verified.state == KVL_VERIFY_FAIL) {
         f->outcome = "mismatch";
         snprintf(f->reason, sizeof f->reason, "%s: %s (max abs %.3g, bound %.3g)", t->verified.id,
@@ -82,20 +70,9 @@ static kvl_status verify(trial *t, kvl_findings *f) {
 
 static kvl_status load_measured(const trial *t, kvl_engine **engine) {
     const kvl_trial_spec_values *spec = &t->spec;
-    kvl_engine_options options = kvl_engine_defaults();
-    options.device = spec->device;
-    options.allocator = spec->allocator;
-    options.attention = spec->attention;
-    options.kv_dtype = spec->kv_dtype;
-    options.weights = spec->weights;
-    options.compute_dtype = spec->compute_dtype;
-    if (spec->page_tokens) options.page_tokens = spec->page_tokens;
+    kvl_engine_options options = kvl_trial_engine_options(spec);
     options.max_seq_tokens = spec->prompt;
     options.max_batch_tokens = (int32_t)t->chunk;
-    options.deterministic = spec->deterministic;
-    options.nf4_block = spec->nf4_block;
-    options.nf4_skip = spec->nf4_skip;
-    options.allow_nonfinite = spec->allow_nonfinite;
     return kvl_engine_create(t->model, &options, NULL, NULL, engine);
 }
 
@@ -169,6 +146,7 @@ static void report(trial *t, kvl_findings *f) {
     kvl_set_text(f->effective, "reference", "weights f32, kv f32, compute f32, paged, flash");
     set_quality(f->metrics, t);
     f->samples = samples_of(&t->summary);
+    kvl_trial_saturated(&t->model->config, times, f->samples);
     if (times->nonfinite) {
         f->outcome = "mismatch";
         snprintf(f->reason, sizeof f->reason, "logits of %lld tokens are not finite",

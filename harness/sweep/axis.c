@@ -1,19 +1,33 @@
 #define _GNU_SOURCE
 #include "harness/sweep/axis.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/checked.h"
 #include "core/file.h"
 #include "core/names.h"
+#include "quant/kv_format.h"
+
+/* One format for both or K:V, in its shortest spelling. */
+static kvl_status kv_pair(const char *text, size_t length, char canonical[KVL_AXIS_TEXT_BYTES]) {
+    kvl_dtype k, v;
+    char copy[KVL_AXIS_TEXT_BYTES];
+    snprintf(copy, sizeof copy, "%.*s", (int)(length < sizeof copy ? length : sizeof copy - 1),
+             text);
+    KVL_TRY(kvl_kv_pair_parse(copy, &k, &v));
+    kvl_kv_pair_name(k, v, canonical);
+    return KVL_OK;
+}
 
 /* Limits keep products of sizes far from 2^63; what a model allows is checked per point. */
 static const kvl_axis axes[KVL_N_AXES] = {
     [KVL_AXIS_MODEL] = {"model", "model", false, 0, 0, NULL},
     [KVL_AXIS_ALLOCATOR] = {"allocator", "allocator", false, 0, 0, NULL},
     [KVL_AXIS_ATTENTION] = {"attention", "attention", false, 0, 0, NULL},
-    [KVL_AXIS_KV_DTYPE] = {"kv_dtype", "kv-dtype", false, 0, 0, NULL},
+    [KVL_AXIS_KV_DTYPE] = {"kv_dtype", "kv-dtype", false, 0, 0, kv_pair},
+    [KVL_AXIS_KV_SCALE] = {"kv_scale", "kv-scale", false, 0, 0, NULL},
     [KVL_AXIS_WEIGHTS] = {"weights", "weights", false, 0, 0, NULL},
     [KVL_AXIS_COMPUTE_DTYPE] = {"compute_dtype", "compute-dtype", false, 0, 0, NULL},
     [KVL_AXIS_PROMPT] = {"prompt", "prompt", true, 1, 1 << 30, NULL},

@@ -26,8 +26,11 @@ static const char *allocator_name(size_t i) {
 static const char *attention_name(size_t i) {
     return kvl_attention_at(i)->name;
 }
-static const char *kv_format_name(size_t i) {
-    return kvl_kv_format_at(i)->name;
+static size_t kv_scale_count(void) {
+    return KVL_N_SCALES;
+}
+static const char *kv_scale_name(size_t i) {
+    return kvl_kv_scale_name((kvl_kv_scale)i);
 }
 static const char *weights_name(size_t i) {
     return kvl_weight_format_at(i)->name;
@@ -56,7 +59,7 @@ typedef struct registry {
 static const registry registries[KVL_N_AXES] = {
     [KVL_AXIS_ALLOCATOR] = {kvl_allocator_count, allocator_name},
     [KVL_AXIS_ATTENTION] = {kvl_attention_count, attention_name},
-    [KVL_AXIS_KV_DTYPE] = {kvl_kv_format_count, kv_format_name},
+    [KVL_AXIS_KV_SCALE] = {kv_scale_count, kv_scale_name},
     [KVL_AXIS_WEIGHTS] = {kvl_weight_format_count, weights_name},
     [KVL_AXIS_COMPUTE_DTYPE] = {compute_count, compute_name},
     [KVL_AXIS_ISA] = {isa_count, isa_name},
@@ -70,7 +73,7 @@ static kvl_status parse_axis(kvl_experiment *experiment, kvl_axis_id id, const c
     kvl_axis axis = *kvl_axis_of(id);
     size_t n = 0;
     if (use->option) axis.option = use->option;
-    axis.grammar = use->grammar;
+    if (use->grammar) axis.grammar = use->grammar;
     if (use->names) {
         for (; use->names[n]; n++) names[n] = use->names[n];
     } else {
@@ -107,6 +110,8 @@ static kvl_status default_axis(kvl_experiment *experiment, kvl_axis_id id) {
         return parse_axis(experiment, id, defaults.attention);
     case KVL_AXIS_KV_DTYPE:
         return parse_axis(experiment, id, defaults.kv_dtype);
+    case KVL_AXIS_KV_SCALE:
+        return parse_axis(experiment, id, "auto");
     case KVL_AXIS_WEIGHTS:
         return parse_axis(experiment, id, defaults.weights);
     case KVL_AXIS_COMPUTE_DTYPE:

@@ -64,6 +64,8 @@ extern const kvl_workload_kind kvl_workload_replay; /* workload_replay.c */
 /* A note: how the files of the rows' models stored their weights, which decides what "float32"
  * means. */
 void kvl_workload_note_source(FILE *out, const json_t *rows);
+/* Rows whose K or V passed the range of their format: how often, and where most. */
+void kvl_workload_note_saturated(FILE *out, const json_t *rows);
 
 /* How the workload uses the axis; NULL when it does not. */
 const kvl_axis_use *kvl_workload_use(const kvl_workload_kind *kind, kvl_axis_id id);

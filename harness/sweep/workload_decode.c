@@ -2,18 +2,26 @@
 #include <stdio.h>
 
 #include "allocators/allocator.h"
-#include "core/dtype.h"
 #include "harness/sweep/experiment.h"
+#include "quant/kv_format.h"
 
 /* Defaults that are the engine's, or depend on the machine, come from catalogue.c. */
 static const kvl_axis_use axes[] = {
-    {.id = KVL_AXIS_MODEL},       {.id = KVL_AXIS_ALLOCATOR},
-    {.id = KVL_AXIS_ATTENTION},   {.id = KVL_AXIS_KV_DTYPE},
-    {.id = KVL_AXIS_WEIGHTS},     {.id = KVL_AXIS_COMPUTE_DTYPE},
-    {.id = KVL_AXIS_PROMPT},      {.id = KVL_AXIS_OUTPUT, .fallback = "64"},
-    {.id = KVL_AXIS_CONTEXT},     {.id = KVL_AXIS_BATCH, .fallback = "1"},
-    {.id = KVL_AXIS_PAGE_TOKENS}, {.id = KVL_AXIS_THREADS},
-    {.id = KVL_AXIS_ISA},         {.id = KVL_AXIS_DEVICE},
+    {.id = KVL_AXIS_MODEL},
+    {.id = KVL_AXIS_ALLOCATOR},
+    {.id = KVL_AXIS_ATTENTION},
+    {.id = KVL_AXIS_KV_DTYPE},
+    {.id = KVL_AXIS_KV_SCALE},
+    {.id = KVL_AXIS_WEIGHTS},
+    {.id = KVL_AXIS_COMPUTE_DTYPE},
+    {.id = KVL_AXIS_PROMPT},
+    {.id = KVL_AXIS_OUTPUT, .fallback = "64"},
+    {.id = KVL_AXIS_CONTEXT},
+    {.id = KVL_AXIS_BATCH, .fallback = "1"},
+    {.id = KVL_AXIS_PAGE_TOKENS},
+    {.id = KVL_AXIS_THREADS},
+    {.id = KVL_AXIS_ISA},
+    {.id = KVL_AXIS_DEVICE},
 };
 
 static const kvl_summary_column columns[] = {{"prefill_tok_s", "prefill tok/s"},
@@ -49,10 +57,12 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
                  (long long)trial->model->text_tokens);
 }
 
-/* Bytes of `n` values in the named dtype; block formats count a byte, near enough for a class. */
+/* Bytes of `n` values in the named dtype or K:V pair; block formats count a byte, near enough for a
+ * class. */
 static uint64_t dtype_bytes(const char *name, uint64_t n) {
-    kvl_dtype dtype;
-    return n * (kvl_dtype_parse(name, &dtype) == KVL_OK ? kvl_dtype_bytes(dtype) : 1);
+    kvl_dtype k, v;
+    if (kvl_kv_pair_parse(name, &k, &v) != KVL_OK) return n;
+    return n * (kvl_dtype_bytes(k) + kvl_dtype_bytes(v)) / 2;
 }
 
 static uint64_t working_set_bytes(const kvl_trial *trial) {
@@ -73,4 +83,5 @@ const kvl_workload_kind kvl_workload_decode = {.name = "decode",
                                                .check = check,
                                                .normalise = normalise,
                                                .refuse = refuse,
-                                               .working_set_bytes = working_set_bytes};
+                                               .working_set_bytes = working_set_bytes,
+                                               .note = kvl_workload_note_saturated};

@@ -8,9 +8,9 @@
 
 static const char *const all_data[] = {"normal", "k", "v", "weights", NULL};
 static const char *const normals_only[] = {"normal", NULL};
-static const char *const formats[] = {"f16", "bf16",   "fp8_e4m3", "fp8_e5m2",
+static const char *const formats[] = {"f16", "bf16",   "fp8_e4m3", "fp8_e5m2", "int8",
                                       "nf4", "nf4_dq", "fp4",      NULL};
-#define ALL_FORMATS "f16,bf16,fp8_e4m3,fp8_e5m2,nf4,nf4_dq,fp4"
+#define ALL_FORMATS "f16,bf16,fp8_e4m3,fp8_e5m2,int8,nf4,nf4_dq,fp4"
 #define BLOCKS "32,64,128,256"
 
 static const kvl_axis_use axes[] = {

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "allocators/allocator.h"
-#include "core/dtype.h"
 #include "harness/sweep/experiment.h"
+#include "quant/kv_format.h"
 
 /* compute_dtype f32 shows what the stored formats cost alone. */
 static const kvl_axis_use axes[] = {
@@ -12,6 +12,7 @@ static const kvl_axis_use axes[] = {
     {.id = KVL_AXIS_ALLOCATOR},
     {.id = KVL_AXIS_ATTENTION},
     {.id = KVL_AXIS_KV_DTYPE},
+    {.id = KVL_AXIS_KV_SCALE},
     {.id = KVL_AXIS_WEIGHTS},
     {.id = KVL_AXIS_COMPUTE_DTYPE, .fallback = "f32"},
     {.id = KVL_AXIS_PROMPT, .option = "tokens", .fallback = "2048"},
@@ -52,10 +53,12 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
                  (long long)n, experiment->workload.text, (long long)trial->model->text_tokens);
 }
 
-/* Bytes of `n` values in the named dtype; block formats count a byte, near enough for a class. */
+/* Bytes of `n` values in the named dtype or K:V pair; block formats count a byte, near enough for a
+ * class. */
 static uint64_t dtype_bytes(const char *name, uint64_t n) {
-    kvl_dtype dtype;
-    return n * (kvl_dtype_parse(name, &dtype) == KVL_OK ? kvl_dtype_bytes(dtype) : 1);
+    kvl_dtype k, v;
+    if (kvl_kv_pair_parse(name, &k, &v) != KVL_OK) return n;
+    return n * (kvl_dtype_bytes(k) + kvl_dtype_bytes(v)) / 2;
 }
 
 /* Of a decode step, which the ceiling is compared with. */
@@ -87,6 +90,27 @@ void kvl_workload_note_source(FILE *out, const json_t *rows) {
     }
 }
 
+void kvl_workload_note_saturated(FILE *out, const json_t *rows) {
+    const json_t *row;
+    size_t i;
+    json_array_foreach(rows, i, row) {
+        const json_t *axes = json_object_get(row, "axes");
+        const json_t *effective = json_object_get(row, "effective");
+        const char *where = json_string_value(json_object_get(effective, "saturated"));
+        json_int_t n =
+            json_integer_value(json_object_get(json_object_get(row, "metrics"), "kv_saturated"));
+        if (!where || n == 0) continue;
+        fprintf(out, "KV %s, scale %s: %lld values past its range (%s).\n",
+                json_string_value(json_object_get(axes, "kv_dtype")),
+                json_string_value(json_object_get(effective, "kv_scale")), (long long)n, where);
+    }
+}
+
+static void note(FILE *out, const json_t *rows) {
+    kvl_workload_note_source(out, rows);
+    kvl_workload_note_saturated(out, rows);
+}
+
 const kvl_workload_kind kvl_workload_quality = {.name = "quality",
                                                 .axes = axes,
                                                 .n_axes = sizeof axes / sizeof *axes,
@@ -95,4 +119,4 @@ const kvl_workload_kind kvl_workload_quality = {.name = "quality",
                                                 .normalise = normalise,
                                                 .refuse = refuse,
                                                 .working_set_bytes = working_set_bytes,
-                                                .note = kvl_workload_note_source};
+                                                .note = note};

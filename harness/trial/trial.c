@@ -1,5 +1,4 @@
 #include "harness/trial/trial.h"
-#include "harness/verify/case.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,6 +31,7 @@ kvl_status kvl_trial_spec_parse(const json_t *spec, kvl_trial_spec_values *out) 
     KVL_TRY(take_text(axes, "allocator", &out->allocator));
     KVL_TRY(take_text(axes, "attention", &out->attention));
     KVL_TRY(take_text(axes, "kv_dtype", &out->kv_dtype));
+    out->kv_scale = json_string_value(json_object_get(axes, "kv_scale")); /* NULL: auto */
     KVL_TRY(take_text(axes, "weights", &out->weights));
     KVL_TRY(take_text(axes, "compute_dtype", &out->compute_dtype));
     KVL_TRY(take_text(axes, "device", &out->device));
@@ -82,19 +82,7 @@ static const char *outcome_of(kvl_status status) {
 /* Nothing is timed before it is right: the attention kernel against the oracle, with the trial's
  * heads, dtypes, page size and window. */
 static kvl_status verify(const kvl_model *model, const kvl_trial_spec_values *spec, findings *f) {
-    const kvl_config *config = &model->config;
-    kvl_verify_case c = {.n_q_heads = config->n_q_heads,
-                         .n_kv_heads = config->n_kv_heads,
-                         .head_dim = config->head_dim,
-                         .layout = {.page_tokens = spec->page_tokens},
-                         .window = config->sliding_window};
-    snprintf(c.kernel, sizeof c.kernel, "%s", spec->attention);
-    KVL_TRY(kvl_dtype_parse(spec->kv_dtype, &c.k_dtype));
-    c.v_dtype = c.k_dtype;
-    KVL_TRY(kvl_dtype_parse(spec->compute_dtype, &c.q_dtype));
-    KVL_TRY(kvl_verify_attention_config(&c, &f->verified));
-    if (f->verified.state == KVL_VERIFY_SKIP)
-        return kvl_fail(KVL_ERR_UNSUPPORTED, "%s", f->verified.reason);
+    KVL_TRY(kvl_trial_verify(&model->config, spec, &f->verified));
     if (f->verified.state == KVL_VERIFY_FAIL) {
         f->outcome = "mismatch";
         snprintf(f->reason, sizeof f->reason, "%s: %s (max abs %.3g, bound %.3g)", f->verified.id,
@@ -105,21 +93,10 @@ static kvl_status verify(const kvl_model *model, const kvl_trial_spec_values *sp
 
 static kvl_status load(const kvl_model *model, const kvl_trial_spec_values *spec,
                        kvl_engine **engine) {
-    kvl_engine_options options = kvl_engine_defaults();
-    options.device = spec->device;
-    options.allocator = spec->allocator;
-    options.attention = spec->attention;
-    options.kv_dtype = spec->kv_dtype;
-    options.weights = spec->weights;
-    options.compute_dtype = spec->compute_dtype;
-    if (spec->page_tokens) options.page_tokens = spec->page_tokens;
+    kvl_engine_options options = kvl_trial_engine_options(spec);
     options.max_seqs = (int32_t)spec->batch;
     options.max_seq_tokens = spec->prompt + spec->context + spec->output;
     if (spec->chunk) options.max_batch_tokens = (int32_t)spec->chunk;
-    options.deterministic = spec->deterministic;
-    options.nf4_block = spec->nf4_block;
-    options.nf4_skip = spec->nf4_skip;
-    options.allow_nonfinite = spec->allow_nonfinite;
     return kvl_engine_create(model, &options, NULL, NULL, engine);
 }
 
@@ -132,7 +109,7 @@ static kvl_status measure(const kvl_model *model, kvl_engine *engine,
     if (status == KVL_OK) {
         f->effective = kvl_trial_effective(engine, model, spec, &times, &f->verified);
         f->metrics = kvl_trial_metrics(engine, spec, &times, load_s);
-        f->samples = kvl_trial_samples(&times);
+        f->samples = kvl_trial_samples(&model->config, &times);
         double share = json_number_value(json_object_get(f->metrics, "read_ceiling_pct"));
         json_object_set_new(f->effective, "above_ceiling", json_boolean(share > 100));
     }

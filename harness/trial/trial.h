@@ -19,7 +19,8 @@
 
 /* The spec, borrowed from its JSON. */
 typedef struct kvl_trial_spec_values {
-    const char *model, *allocator, *attention, *kv_dtype, *weights, *compute_dtype, *device;
+    const char *model, *allocator, *attention, *kv_dtype, *kv_scale, *weights, *compute_dtype,
+        *device;
     const char *text; /* NULL: seeded random ids */
     int64_t prompt, output, context, batch, page_tokens, threads, chunk;
     uint64_t seed;
@@ -42,15 +43,27 @@ typedef struct kvl_trial_times {
     double kv_bytes_scanned;  /* mean over decode steps */
     kvl_engine_memory memory; /* at the end of the last pass, sequences alive */
     uint64_t rss_steady_bytes;
-    int64_t nonfinite; /* logits that were not finite in the checked steps */
+    int64_t nonfinite;  /* logits that were not finite in the checked steps */
+    int64_t *saturated; /* [n_layers][2][n_kv_heads] K and V values, over the passes */
 } kvl_trial_times;
 
 /* Parses the spec; KVL_ERR_INPUT names the member that is missing or of the wrong type. */
 kvl_status kvl_trial_spec_parse(const json_t *spec, kvl_trial_spec_values *out);
 
+/* The attention kernel that the trial runs, with its heads, dtypes, scales, page size and window,
+ * against the oracle. KVL_ERR_UNSUPPORTED: it cannot. (trial_verify.c) */
+kvl_status kvl_trial_verify(const kvl_config *config, const kvl_trial_spec_values *spec,
+                            kvl_verify_result *verified);
+
+/* What every engine of a trial is made with. (trial_verify.c) */
+kvl_engine_options kvl_trial_engine_options(const kvl_trial_spec_values *spec);
+
 /* Prompts of all sequences, [batch][prompt] (context: [batch][1]), malloc'ed. (trial_prompts.c) */
 kvl_status kvl_trial_prompts(const kvl_model *model, const kvl_trial_spec_values *spec,
                              int32_t **ids);
+
+/* Adds what the engine counted since its last reset to times->saturated. (trial_measure.c) */
+kvl_status kvl_trial_add_saturated(const kvl_engine *engine, kvl_trial_times *times);
 
 /* Warm-up and passes on a loaded engine. (trial_measure.c) */
 kvl_status kvl_trial_measure(kvl_engine *engine, const kvl_trial_spec_values *spec,
@@ -60,7 +73,9 @@ void kvl_trial_times_free(kvl_trial_times *times);
 /* metrics{}, samples{} and effective{} from the times. (trial_report.c) */
 json_t *kvl_trial_metrics(const kvl_engine *engine, const kvl_trial_spec_values *spec,
                           const kvl_trial_times *times, double load_s);
-json_t *kvl_trial_samples(const kvl_trial_times *times);
+/* layer_k_saturated and layer_v_saturated, into samples{}. */
+void kvl_trial_saturated(const kvl_config *config, const kvl_trial_times *times, json_t *samples);
+json_t *kvl_trial_samples(const kvl_config *config, const kvl_trial_times *times);
 json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
                             const kvl_trial_spec_values *spec, const kvl_trial_times *times,
                             const kvl_verify_result *verified);

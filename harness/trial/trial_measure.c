@@ -108,9 +108,21 @@ static kvl_status warm_up(bench *b) {
     return KVL_OK;
 }
 
-static void add_stats(kvl_engine *engine, kvl_engine_stats *sum) {
+kvl_status kvl_trial_add_saturated(const kvl_engine *engine, kvl_trial_times *times) {
+    const kvl_config *c = kvl_engine_config(engine);
+    const size_t n = (size_t)c->n_layers * 2 * (size_t)c->n_kv_heads;
+    if (!times->saturated) times->saturated = calloc(n, sizeof *times->saturated);
+    if (!times->saturated) return kvl_fail(KVL_ERR_OOM, "out of memory");
+    for (size_t i = 0; i < n; i++) times->saturated[i] += kvl_engine_saturated(engine)[i];
+    return KVL_OK;
+}
+
+static kvl_status add_stats(kvl_engine *engine, kvl_trial_times *times, kvl_engine_stats *sum) {
     kvl_engine_stats s;
     kvl_engine_stats_get(engine, &s);
+    KVL_TRY(kvl_trial_add_saturated(engine, times));
+    sum->cast_elements += s.cast_elements;
+    sum->widened_elements += s.widened_elements;
     sum->attention_ns += s.attention_ns;
     sum->matmul_ns += s.matmul_ns;
     sum->other_ns += s.other_ns;
@@ -121,6 +133,7 @@ static void add_stats(kvl_engine *engine, kvl_engine_stats *sum) {
     sum->flops += s.flops;
     sum->kv_saturated += s.kv_saturated;
     kvl_engine_stats_reset(engine);
+    return KVL_OK;
 }
 
 /* K and V bytes that attention reads in the step that is about to run. */
@@ -149,7 +162,7 @@ static kvl_status decode(bench *b, int64_t n_steps) {
     times->decode_ns[times->n_passes] = spent;
     times->decode_ns_sum += spent;
     if (n_steps) times->kv_bytes_scanned = scanned / (double)n_steps;
-    add_stats(b->engine, &times->decode);
+    KVL_TRY(add_stats(b->engine, times, &times->decode));
     check_logits(b);
     return KVL_OK;
 }
@@ -171,7 +184,7 @@ static kvl_status one_pass(bench *b) {
         KVL_TRY(prefill(b, spec->prompt));
         times->ttft_ns[times->n_passes] = ns_since(start);
         times->prefill_ns_sum += times->ttft_ns[times->n_passes];
-        add_stats(b->engine, &times->prefill);
+        KVL_TRY(add_stats(b->engine, times, &times->prefill));
         check_logits(b);
         KVL_TRY(decode(b, spec->output - 1));
     }
@@ -228,5 +241,6 @@ void kvl_trial_times_free(kvl_trial_times *times) {
     free(times->decode_ns);
     free(times->step_ns);
     free(times->warmup_step_ns);
+    free(times->saturated);
     memset(times, 0, sizeof *times);
 }

@@ -111,6 +111,9 @@ static void set_memory(json_t *metrics, const kvl_trial_spec_values *spec,
     set_count(metrics, "workspace_bytes", memory->workspace_bytes);
     set_count(metrics, "rss_steady_bytes", times->rss_steady_bytes);
     set_count(metrics, "rss_peak_bytes", kvl_rss_peak_bytes());
+    double steps = (double)times->n_steps;
+    set(metrics, "cast_elements", steps > 0 ? times->decode.cast_elements / steps : NAN);
+    set(metrics, "widened_elements", steps > 0 ? times->decode.widened_elements / steps : NAN);
     set_count(metrics, "kv_saturated",
               (uint64_t)(times->prefill.kv_saturated + times->decode.kv_saturated));
 }
@@ -140,7 +143,25 @@ static json_t *milliseconds(const double *ns, size_t n) {
     return array;
 }
 
-json_t *kvl_trial_samples(const kvl_trial_times *times) {
+/* Of all heads. */
+static json_int_t of_layer(const kvl_config *config, const int64_t *counts, int32_t layer, int v) {
+    json_int_t sum = 0;
+    for (int32_t h = 0; h < config->n_kv_heads; h++)
+        sum += counts[(2 * (int64_t)layer + v) * config->n_kv_heads + h];
+    return sum;
+}
+
+void kvl_trial_saturated(const kvl_config *config, const kvl_trial_times *times, json_t *samples) {
+    static const char *const names[2] = {"layer_k_saturated", "layer_v_saturated"};
+    for (int v = 0; v < 2; v++) {
+        json_t *layers = json_array();
+        for (int32_t i = 0; i < config->n_layers; i++)
+            json_array_append_new(layers, json_integer(of_layer(config, times->saturated, i, v)));
+        json_object_set_new(samples, names[v], layers);
+    }
+}
+
+json_t *kvl_trial_samples(const kvl_config *config, const kvl_trial_times *times) {
     json_t *samples = json_object();
     bool prefilled = times->prefill_ns_sum > 0;
     json_object_set_new(samples, "ttft_ms",
@@ -149,6 +170,7 @@ json_t *kvl_trial_samples(const kvl_trial_times *times) {
     json_object_set_new(samples, "itl_ms", milliseconds(times->step_ns, times->n_steps));
     json_object_set_new(samples, "warmup_itl_ms",
                         milliseconds(times->warmup_step_ns, times->n_warmup_steps));
+    kvl_trial_saturated(config, times, samples);
     return samples;
 }
 
@@ -166,6 +188,8 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
                  {"matmul_decode", ran.matmul_decode},
                  {"isa", ran.isa},
                  {"kv_dtype", ran.kv_dtype},
+                 {"kv_scale", ran.kv_scale},
+                 {"casts", ran.casts},
                  {"weights", ran.weights},
                  {"weights_other", ran.weights_other},
                  {"source_weights", model->config.source_weights},
@@ -186,6 +210,9 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
     json_object_set_new(effective, "nf4_block",
                         ran.nf4_block ? json_integer(ran.nf4_block) : json_null());
     json_object_set_new(effective, "threads", json_integer(kvl_threads()));
+    char where[160];
+    kvl_saturated_text(&model->config, times->saturated, where, sizeof where);
+    json_object_set_new(effective, "saturated", where[0] ? json_string(where) : json_null());
     set(effective, "verified_max_abs", verified->max_abs);
     set(effective, "verified_bound", verified->bound);
     return effective;

@@ -196,7 +196,8 @@ static void same_state(const kvl_st_tensor *ours, const kvl_st_tensor *theirs) {
 /* From the weights that Transformers quantised, the file that Transformers wrote. */
 static void writes_what_bitsandbytes_saves(void **state) {
     const char *out = in_folder("same");
-    kvl_bnb_write_options options = {KVL_NF4, true, 64, NULL, KVL_F32, false};
+    kvl_bnb_write_options options = {
+        .type = KVL_NF4, .nested = true, .block = 64, .other_dtype = KVL_F32};
     write_model(MODELS "/llama", &options, out);
     char path[300];
     snprintf(path, sizeof path, "%s/model.safetensors", out);
@@ -232,11 +233,15 @@ static void written_folders_load(void **state) {
         kvl_bnb_write_options options;
         const char *format;
     } cases[] = {
-        {MODELS "/qwen3", {KVL_NF4, false, 32, NULL, KVL_BF16, false}, "nf4"},
-        {MODELS "/qwen2", {KVL_FP4, false, 128, NULL, KVL_F16, false}, "fp4"},
-        {MODELS "/mistral-window", {KVL_NF4, true, 4096, NULL, KVL_BF16, false}, "nf4_dq"},
-        {"synthetic:tiny", {KVL_NF4, true, 64, NULL, KVL_BF16, false}, "nf4_dq"},
-        {QUANTISED, {KVL_FP4, true, 256, NULL, KVL_F32, false}, "fp4"},
+        {MODELS "/qwen3", {.type = KVL_NF4, .block = 32, .other_dtype = KVL_BF16}, "nf4"},
+        {MODELS "/qwen2", {.type = KVL_FP4, .block = 128, .other_dtype = KVL_F16}, "fp4"},
+        {MODELS "/mistral-window",
+         {.type = KVL_NF4, .nested = true, .block = 4096, .other_dtype = KVL_BF16},
+         "nf4_dq"},
+        {"synthetic:tiny",
+         {.type = KVL_NF4, .nested = true, .block = 64, .other_dtype = KVL_BF16},
+         "nf4_dq"},
+        {QUANTISED, {.type = KVL_FP4, .nested = true, .block = 256, .other_dtype = KVL_F32}, "fp4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[16];
@@ -253,7 +258,7 @@ static void written_folders_load(void **state) {
 
 static void writing_leaves_nothing_half(void **state) {
     kvl_model *model = NULL;
-    kvl_bnb_write_options options = {KVL_NF4, false, 64, NULL, KVL_F32, false};
+    kvl_bnb_write_options options = {.type = KVL_NF4, .block = 64, .other_dtype = KVL_F32};
     const char *out = in_folder("none");
     int before = count_entries(folder);
     assert_ok(kvl_model_open("synthetic:tiny", 0, &model));
@@ -459,7 +464,7 @@ static void nonfinite_weights_are_named(void **state) {
         assert_ok(kvl_weights_load(model, &options, NULL, NULL, &weights));
         kvl_weights_free(&weights);
     }
-    kvl_bnb_write_options write = {KVL_NF4, false, 64, NULL, KVL_F32, false};
+    kvl_bnb_write_options write = {.type = KVL_NF4, .block = 64, .other_dtype = KVL_F32};
     assert_refused(kvl_bnb_write(model, dir, &write, in_folder("nan-out"), NULL, NULL),
                    KVL_ERR_INPUT, "element [3][17] is nan");
     assert_int_not_equal(access(in_folder("nan-out"), F_OK), 0);
@@ -508,10 +513,16 @@ static void transformers_agrees(void **state) {
         kvl_bnb_write_options options;
         const char *format;
     } cases[] = {
-        {MODELS "/llama", {KVL_NF4, true, 64, NULL, KVL_F32, false}, "nf4_dq"},
-        {MODELS "/qwen2", {KVL_NF4, false, 32, NULL, KVL_F32, false}, "nf4"},
-        {MODELS "/qwen3", {KVL_FP4, false, 64, "lm_head,o_proj", KVL_BF16, false}, "fp4"},
-        {"synthetic:tiny", {KVL_NF4, true, 64, NULL, KVL_F32, false}, "nf4_dq"},
+        {MODELS "/llama",
+         {.type = KVL_NF4, .nested = true, .block = 64, .other_dtype = KVL_F32},
+         "nf4_dq"},
+        {MODELS "/qwen2", {.type = KVL_NF4, .block = 32, .other_dtype = KVL_F32}, "nf4"},
+        {MODELS "/qwen3",
+         {.type = KVL_FP4, .block = 64, .skip = "lm_head,o_proj", .other_dtype = KVL_BF16},
+         "fp4"},
+        {"synthetic:tiny",
+         {.type = KVL_NF4, .nested = true, .block = 64, .other_dtype = KVL_F32},
+         "nf4_dq"},
     };
     if (!run_python("-c 'import transformers, bitsandbytes' 2> /dev/null")) {
         print_message("skipped: no python3 (or KVL_PYTHON) with transformers and bitsandbytes\n");

@@ -14,9 +14,9 @@ static kvl_model_facts facts = {.digest = "00000000deadbeef",
 
 /* Axes from texts, without registries: any name goes. */
 static void init(kvl_experiment *experiment, const char *const texts[KVL_N_AXES]) {
-    static const char *const defaults[KVL_N_AXES] = {"m",    "paged", "flash", "bf16", "bf16",
-                                                     "bf16", "512",   "64",    NULL,   "1",
-                                                     "16",   "2",     "avx2",  "cpu"};
+    static const char *const defaults[KVL_N_AXES] = {"m",    "paged", "flash", "bf16", "auto",
+                                                     "bf16", "bf16",  "512",   "64",   NULL,
+                                                     "1",    "16",    "2",     "avx2", "cpu"};
     memset(experiment, 0, sizeof *experiment);
     experiment->workload = (kvl_workload){.kind = &kvl_workload_decode, .seed = 1};
     for (int i = 0; i <= KVL_AXIS_DEVICE; i++) {
@@ -146,10 +146,11 @@ static void repro_is_a_shell_line(void **state) {
         [KVL_AXIS_MODEL] = "my model's.gguf", [KVL_AXIS_ALLOCATOR] = "contiguous"};
     expand(texts, &experiment, &trials);
     char *line = kvl_trial_repro(&experiment.workload, &trials.items[0]);
-    assert_string_equal(line, "kvlab bench decode --model 'my model'\\''s.gguf' --allocator "
-                              "contiguous --attention flash --kv-dtype bf16 --weights bf16 "
-                              "--compute-dtype bf16 --prompt 512 --output 64 --batch 1 --threads 2 "
-                              "--isa avx2 --device cpu --seed 1 --rounds 1 --out -");
+    assert_string_equal(
+        line, "kvlab bench decode --model 'my model'\\''s.gguf' --allocator "
+              "contiguous --attention flash --kv-dtype bf16 --kv-scale auto --weights bf16 "
+              "--compute-dtype bf16 --prompt 512 --output 64 --batch 1 --threads 2 "
+              "--isa avx2 --device cpu --seed 1 --rounds 1 --out -");
     free(line);
     /* (1000 - 100) bf16 weights and 576 tokens of 10 bf16 values. */
     assert_int_equal(kvl_trial_step_bytes(&trials.items[0]), 900 * 2 + 576 * 10 * 2);

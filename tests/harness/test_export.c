@@ -82,7 +82,7 @@ static void all_columns_in_a_stable_order(void **state) {
     assert_ok(kvl_export_csv(rows, &options, &out));
     static const char first[] =
         "run,trial,round,workload,outcome,reason,seed,system,model,allocator,"
-        "attention,kv_dtype,weights,compute_dtype,prompt,output,context,batch,"
+        "attention,kv_dtype,kv_scale,weights,compute_dtype,prompt,output,context,batch,"
         "page_tokens,threads,isa,device,heads,head_dim,shape,window,"
         "softcap,causal,cache,kernel,data,format,block,trace,";
     assert_memory_equal(out.data, first, sizeof first - 1);

@@ -132,7 +132,7 @@ static void sizes_of_attention(void **state) {
     assert_int_equal(s.copy_elems, 11 * 16 * 2 * 32);
     assert_int_equal(s.kv_read_bytes,
                      140 * 2 * 2 * 32 * 2); /* tokens, K and V, heads, dims, bytes */
-    assert_int_equal(s.pool_bytes, 2 * s.copy_elems);
+    assert_int_equal(s.k_bytes, 2 * s.copy_elems);
     assert_int_equal(s.q_bytes, 11 * 6 * 32 * 4);
     assert_int_equal(s.working_set_bytes, s.kv_read_bytes + s.q_bytes);
     /* Of 20 keys, 5 queries with a window of 3 see the last 7; one query sees 3 of 100. */
