@@ -75,6 +75,11 @@ static void print_end(const kvl_workload_kind *kind, const kvl_sweep_summary *su
                 "kvlab: interrupted with %zu of %zu rows kept; the same command%s goes on\n",
                 summary->n_resumed + summary->n_written, summary->n_scheduled,
                 out ? " with --out set to the file below" : "");
+    if (summary->n_settled)
+        fprintf(stderr, "kvlab: %zu rounds were not needed: their trials' intervals are narrow\n",
+                summary->n_settled);
+    if (summary->n_late)
+        fprintf(stderr, "kvlab: no time was left for %zu trials and rounds\n", summary->n_late);
     if (out) fprintf(stderr, "%s\n", out);
 }
 
@@ -95,6 +100,9 @@ static kvl_status sweep(const kvl_bench_values *v, const kvl_experiment *experim
         .workload = &experiment->workload,
         .trials = trials,
         .rounds = v->rounds,
+        .until_ci_pct = v->until_ci_pct,
+        .max_rounds = v->max_rounds,
+        .max_time_s = v->max_time_s,
         .out = out,
         .side_dir = v->side_dir,
         .timeout_s = v->timeout_s,
@@ -114,7 +122,7 @@ static kvl_status sweep(const kvl_bench_values *v, const kvl_experiment *experim
 }
 
 kvl_bench_values kvl_bench_defaults(void) {
-    return (kvl_bench_values){.rounds = 3, .seed = 1, .timeout_s = 600};
+    return (kvl_bench_values){.rounds = 3, .seed = 1, .timeout_s = 600, .max_rounds = 100};
 }
 
 kvl_status kvl_bench_sweep(const kvl_bench_values *v, const kvl_workload_kind *kind, int *code) {

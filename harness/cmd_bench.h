@@ -17,7 +17,8 @@ typedef struct kvl_bench_values {
     const char *axes[KVL_N_AXES]; /* texts of the options; NULL: not given */
     const char *text, *out;
     int64_t chunk, rounds, seed, memory_limit_mib;
-    double timeout_s;
+    double timeout_s, until_ci_pct, max_time_s;
+    int64_t max_rounds;
     const char *nf4_skip;
     int64_t nf4_block;
     bool deterministic, dry_run, retry_failed, allow_nonfinite;
@@ -45,6 +46,28 @@ typedef struct kvl_bench_values {
      "times each trial is measured, interleaved (" n_rounds ")", \
      1, \
      10000}, \
+        {"until-ci", \
+         KVL_OPT_REAL, \
+         offsetof(kvl_bench_values, until_ci_pct), \
+         "PCT", \
+         "then more rounds of a trial until its medians' 95 % intervals reach PCT % to either " \
+         "side", \
+         0.001, \
+         1000}, \
+        {"max-rounds", \
+         KVL_OPT_INT, \
+         offsetof(kvl_bench_values, max_rounds), \
+         "N", \
+         "... at most N in all (100)", \
+         1, \
+         10000}, \
+        {"max-time-s", \
+         KVL_OPT_REAL, \
+         offsetof(kvl_bench_values, max_time_s), \
+         "S", \
+         "start no trial after S seconds; the same command goes on (no limit)", \
+         0.001, \
+         1e9}, \
         {"seed", \
          KVL_OPT_INT, \
          offsetof(kvl_bench_values, seed), \

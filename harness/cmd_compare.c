@@ -80,6 +80,19 @@ static void print_json(json_t *object) {
     json_decref(object);
 }
 
+/* Rounds measured while the machine was disturbed: what makes intervals wide. */
+static void warn_noisy(const source *s) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(s->rows); i++) {
+        const json_t *env = json_object_get(json_array_get(s->rows, i), "env");
+        const char *grade = json_string_value(json_object_get(env, "noise_grade"));
+        n += grade && (strcmp(grade, "noisy") == 0 || strcmp(grade, "loud") == 0);
+    }
+    if (n)
+        fprintf(stderr, "kvlab: %s: the machine was noisy in %zu of %zu rounds\n", s->path, n,
+                json_array_size(s->rows));
+}
+
 static kvl_status print_result(const values *v, const kvl_compare_result *result, int *code) {
     KVL_TRY(kvl_compare_exit(result, v->fail_on, code));
     if (v->json) {
@@ -121,6 +134,7 @@ static kvl_status compare(const values *v, const char *const arguments[2], int *
                                                .stop = &stop_signal};
         status = kvl_compare_run(&a, &b, &compare_options, &result);
         if (status == KVL_OK) status = print_result(v, &result, code);
+        for (int i = 0; status == KVL_OK && i < 2; i++) warn_noisy(&sources[i]);
         if (status == KVL_OK && *code == KVL_EXIT_NOTHING)
             kvl_fail(KVL_OK, "no trial of A has a partner in B with a metric to compare (--metric "
                              "names others)");

@@ -241,6 +241,28 @@ static void label(const pairing *p, const kvl_group *group, char *out, size_t by
     if (!p->shown.n) snprintf(out, bytes, "all axes equal");
 }
 
+/* What is compared, in front of the place: "attention eager -> flash, prompt 512". */
+static void label_pair(const pairing *p, kvl_pair *pair) {
+    char place[200], x[TEXT], y[TEXT];
+    size_t n = 0;
+    label(p, pair->a ? pair->a : pair->b, place, sizeof place);
+    for (size_t i = 0; pair->a && pair->b && i < p->all.n && n < sizeof pair->label; i++) {
+        const char *name = p->all.names[i];
+        bool shown = may_differ(p, name) && strcmp(name, "build") != 0 &&
+                     strcmp(name, "page_tokens") != 0 && !is_same(pair->a, pair->b, name);
+        if (!shown) continue;
+        shown_value(pair->a, name, x);
+        shown_value(pair->b, name, y);
+        int wrote = snprintf(pair->label + n, sizeof pair->label - n, "%s%s %s -> %s",
+                             n ? ", " : "", name, x, y);
+        n += wrote > 0 ? (size_t)wrote : 0;
+    }
+    if (n == 0)
+        snprintf(pair->label, sizeof pair->label, "%s", place);
+    else if (p->shown.n && n < sizeof pair->label)
+        snprintf(pair->label + n, sizeof pair->label - n, ", %.180s", place);
+}
+
 /* Two trials of a side in one place: which of them is meant? */
 static kvl_status check_alone(const pairing *p, int side) {
     const selection *s = &p->chosen[side];
@@ -274,18 +296,18 @@ static kvl_status join(const pairing *p, kvl_pairs *out) {
     for (size_t i = 0; i < a->n; i++) {
         kvl_pair *pair = &out->items[out->n++];
         pair->a = a->groups[i];
-        label(p, pair->a, pair->label, sizeof pair->label);
         for (size_t j = 0; j < b->n && !pair->b; j++) {
             if (taken[j] || strcmp(a->places[i], b->places[j]) != 0) continue;
             pair->b = b->groups[j];
             taken[j] = true;
         }
+        label_pair(p, pair);
     }
     for (size_t j = 0; j < b->n; j++) {
         if (taken[j]) continue;
         kvl_pair *pair = &out->items[out->n++];
         pair->b = b->groups[j];
-        label(p, pair->b, pair->label, sizeof pair->label);
+        label_pair(p, pair);
     }
     free(taken);
     return KVL_OK;

@@ -22,7 +22,7 @@ typedef struct kvl_side {
 
 typedef struct kvl_pair {
     const kvl_group *a, *b; /* borrowed; NULL where the other side has no partner */
-    char label[256];        /* the axes that vary over the pairs: "prompt 512, batch 4" */
+    char label[256];        /* what is compared and where: "attention eager -> flash, prompt 512" */
 } kvl_pair;
 
 typedef struct kvl_pairs {

@@ -4,9 +4,10 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "harness/trial/steady.h"
 
-enum { MIN_CALLS = 5, MAX_CALLS = 4096, STABLE_CALLS = 4 };
-static const double MEASURE_NS = 0.5e9, WARMUP_NS = 1e9, STABLE_SPREAD = 0.05;
+enum { MIN_CALLS = 5, MAX_CALLS = 4096 };
+static const double MEASURE_NS = 0.5e9, WARMUP_NS = 1e9;
 
 static kvl_status one_call(const kvl_timed *timed, int64_t index, kvl_timings *out, double *ns) {
     if (timed->prepare) timed->prepare(timed->context, index);
@@ -17,16 +18,6 @@ static kvl_status one_call(const kvl_timed *timed, int64_t index, kvl_timings *o
     return KVL_OK;
 }
 
-static bool is_stable(const double *ns, size_t n) {
-    if (n < STABLE_CALLS) return false;
-    double low = ns[n - 1], high = low;
-    for (size_t i = n - STABLE_CALLS; i < n; i++) {
-        if (ns[i] < low) low = ns[i];
-        if (ns[i] > high) high = ns[i];
-    }
-    return high - low <= STABLE_SPREAD * low;
-}
-
 /* The array of the measured calls holds those of the warm-up first. */
 static kvl_status warm_up(const kvl_timed *timed, kvl_timings *out) {
     uint64_t start = kvl_now_ns();
@@ -34,7 +25,7 @@ static kvl_status warm_up(const kvl_timed *timed, kvl_timings *out) {
         KVL_TRY(one_call(timed, (int64_t)out->n_warmup, out, &out->ns[out->n_warmup]));
         out->n_warmup++;
         out->warmup_ns = (double)(kvl_now_ns() - start);
-    } while (!out->wrong && !is_stable(out->ns, out->n_warmup) && out->n_warmup < MAX_CALLS &&
+    } while (!out->wrong && !kvl_is_steady(out->ns, out->n_warmup) && out->n_warmup < MAX_CALLS &&
              out->warmup_ns < WARMUP_NS);
     return KVL_OK;
 }

@@ -25,8 +25,8 @@ typedef struct kvl_timings {
     bool wrong; /* a call was not right: what was timed does not count */
 } kvl_timings;
 
-/* Warm-up: until four calls in a row lie within 5 %, at most a second. Measured: half a second of
- * calls, at least 5, at most 4,096. */
+/* Warm-up: until calls are steady (harness/trial/steady.h), at most a second. Measured: half a
+ * second of calls, at least 5, at most 4,096. */
 kvl_status kvl_time_calls(const kvl_timed *timed, kvl_timings *out);
 void kvl_timings_free(kvl_timings *timings);
 

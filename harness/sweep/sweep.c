@@ -13,6 +13,7 @@
 #include "harness/exit.h"
 #include "harness/sweep/progress.h"
 #include "harness/sweep/row.h"
+#include "harness/sweep/settle.h"
 #include "harness/sweep/sweep_row.h"
 #include "harness/trial/ceiling.h"
 #include "harness/trial/env.h"
@@ -29,6 +30,8 @@ typedef struct sweep {
     char run[48];
     json_t *env;
     json_t *finished;         /* object: "key/round" of rows that stand */
+    bool *settled;            /* [n_trials] */
+    int64_t rounds;           /* at most */
     const char **ended_badly; /* [n_trials] outcome of an earlier round that was not ok, or NULL */
     job *jobs;                /* those still to run, in order */
     size_t n_jobs;
@@ -72,7 +75,7 @@ static kvl_status load_finished(sweep *s) {
         int64_t round = json_integer_value(json_object_get(row, "round"));
         const json_t *index = json_object_get(wanted, trial);
         kvl_outcome outcome = kvl_outcome_find(json_string_value(json_object_get(row, "outcome")));
-        if (!index || round < 0 || round >= s->options->rounds) continue;
+        if (!index || round < 0 || round >= s->rounds) continue;
         if (outcome != KVL_OUTCOME_OK && s->options->retry_failed) continue;
         char key[48];
         job_key(trial, round, key);
@@ -98,12 +101,12 @@ static kvl_status load_finished(sweep *s) {
 static kvl_status schedule(sweep *s) {
     size_t n_trials = s->options->trials->n;
     size_t *order = calloc(n_trials + 1, sizeof *order);
-    s->jobs = calloc(n_trials * (size_t)s->options->rounds + 1, sizeof *s->jobs);
+    s->jobs = calloc(n_trials * (size_t)s->rounds + 1, sizeof *s->jobs);
     if (!order || !s->jobs) {
         free(order);
         return kvl_fail(KVL_ERR_OOM, "out of memory");
     }
-    for (int64_t round = 0; round < s->options->rounds; round++) {
+    for (int64_t round = 0; round < s->rounds; round++) {
         kvl_rng rng = kvl_rng_make(s->options->workload->seed, (uint64_t)round);
         for (size_t i = 0; i < n_trials; i++) order[i] = i;
         for (size_t i = n_trials; i > 1; i--) { /* Fisher-Yates */
@@ -217,6 +220,33 @@ static kvl_status run_job(sweep *s, const job *todo) {
     return status;
 }
 
+/* A round beyond the fewest, of a trial whose intervals are narrow enough. */
+static bool is_settled(sweep *s, const job *todo) {
+    const kvl_sweep_options *options = s->options;
+    if (options->until_ci_pct <= 0 || todo->round < options->rounds) return false;
+    if (!s->settled[todo->trial])
+        s->settled[todo->trial] =
+            kvl_trial_is_settled(options->workload->kind, s->summary->rows,
+                                 options->trials->items[todo->trial].key, options->until_ci_pct);
+    return s->settled[todo->trial];
+}
+
+static kvl_status run_jobs(sweep *s) {
+    const double limit_s = s->options->max_time_s;
+    uint64_t start = kvl_now_ns();
+    for (size_t i = 0; i < s->n_jobs && !stop_signal; i++) {
+        if (limit_s > 0 && (double)(kvl_now_ns() - start) * 1e-9 >= limit_s) {
+            s->summary->n_late = s->n_jobs - i;
+            break;
+        }
+        if (is_settled(s, &s->jobs[i]))
+            s->summary->n_settled++;
+        else
+            KVL_TRY(run_job(s, &s->jobs[i]));
+    }
+    return KVL_OK;
+}
+
 /* One calibration for each kind of ceiling that a job still to run needs. A failed one costs the
  * percentages, not the sweep. */
 static void calibrate(sweep *s) {
@@ -240,8 +270,12 @@ static kvl_status open_sweep(sweep *s) {
     s->summary->rows = json_array();
     s->finished = json_object();
     s->ended_badly = calloc(s->options->trials->n + 1, sizeof *s->ended_badly);
+    s->settled = calloc(s->options->trials->n + 1, sizeof *s->settled);
+    s->rounds = s->options->rounds;
+    if (s->options->until_ci_pct > 0 && s->options->max_rounds > s->rounds)
+        s->rounds = s->options->max_rounds;
     s->env = kvl_env_static(s->options->build_id);
-    if (!s->summary->rows || !s->finished || !s->ended_badly || !s->env)
+    if (!s->summary->rows || !s->finished || !s->ended_badly || !s->settled || !s->env)
         return kvl_fail(KVL_ERR_OOM, "out of memory");
     uint64_t salt[2] = {kvl_now_ns(), (uint64_t)getpid()};
     kvl_utc_compact(utc, sizeof utc);
@@ -266,6 +300,7 @@ static kvl_status close_sweep(sweep *s, kvl_status status) {
     kvl_status closed = kvl_row_file_close(s->file);
     free(s->jobs);
     free(s->ended_badly);
+    free(s->settled);
     json_decref(s->finished);
     json_decref(s->env);
     kvl_ceilings_free(&s->ceilings);
@@ -283,8 +318,7 @@ kvl_status kvl_sweep_run(const kvl_sweep_options *options, kvl_sweep_summary *su
         kvl_progress_start(&s.progress, s.n_jobs, options->quiet);
         calibrate(&s);
     }
-    for (size_t i = 0; status == KVL_OK && i < s.n_jobs && !stop_signal; i++)
-        status = run_job(&s, &s.jobs[i]);
+    if (status == KVL_OK) status = run_jobs(&s);
     status = close_sweep(&s, status);
     summary->signal = stop_signal;
     restore_signals(old);

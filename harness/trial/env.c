@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/isa.h"
 #include "core/threads.h"
+#include "harness/trial/noise.h"
 
 kvl_status kvl_build_id(char out[17]) {
     static char known[17]; /* the executable does not change while it runs */
@@ -131,7 +132,10 @@ json_t *kvl_env_now(const json_t *env) {
     json_t *copy = json_copy((json_t *)env); /* shallow: the members never change */
     if (!copy) return NULL;
     kvl_utc_iso(utc, sizeof utc);
+    double noise = kvl_noise_measure();
     set_text(copy, "utc", utc);
+    json_object_set_new(copy, "noise_pct", json_real(noise));
+    set_text(copy, "noise_grade", kvl_noise_grade(noise));
     json_object_set_new(copy, "load_1min",
                         getloadavg(load, 1) == 1 ? json_real(load[0]) : json_null());
     return copy;

@@ -17,7 +17,8 @@ void kvl_host_id(char out[17]);
  * compiler, build, host, versions. A new reference; NULL when out of memory. */
 json_t *kvl_env_static(const char *build_id);
 
-/* A copy of `env` with the load average and the time of now. */
+/* A copy of `env` with the load average, the noise (harness/trial/noise.h, 30 ms) and the time of
+ * now. */
 json_t *kvl_env_now(const json_t *env);
 
 /* Bytes of the last-level cache; 0 when unknown. */

@@ -6,12 +6,13 @@
 #include "core/memory.h"
 #include "core/threads.h"
 #include "decoder/sampler.h"
+#include "harness/trial/steady.h"
 #include "harness/trial/trial.h"
 
 /* A trial repeats prefill and decode until it has measured for a second, so that short ones are not
  * a single sample; long ones run once and rounds repeat them. */
-enum { MAX_PASSES = 5, MAX_WARMUP_STEPS = 24, STABLE_STEPS = 4 };
-static const double MEASURE_NS = 1e9, WARMUP_NS = 3e9, STABLE_SPREAD = 0.05;
+enum { MAX_PASSES = 5, MAX_WARMUP_STEPS = 64 };
+static const double MEASURE_NS = 1e9, WARMUP_NS = 3e9;
 
 typedef struct bench {
     kvl_engine *engine;
@@ -73,18 +74,8 @@ static kvl_status decode_step(bench *b) {
     return KVL_OK;
 }
 
-static bool is_stable(const double *step_ns, size_t n) {
-    if (n < STABLE_STEPS) return false;
-    double lo = step_ns[n - 1], hi = lo;
-    for (size_t i = n - STABLE_STEPS; i < n; i++) {
-        if (step_ns[i] < lo) lo = step_ns[i];
-        if (step_ns[i] > hi) hi = step_ns[i];
-    }
-    return hi - lo <= STABLE_SPREAD * lo;
-}
-
 /* Touches weights, workspace and kernels at the shapes of the trial: the prompt, or one engine step
- * of it when it is long, then decode steps until four in a row agree within 5 %. */
+ * of it when it is long, then decode steps until they are steady. */
 static kvl_status warm_up(bench *b) {
     kvl_trial_times *times = b->times;
     int64_t chunk = b->spec->chunk ? b->spec->chunk : kvl_engine_defaults().max_batch_tokens;
@@ -98,10 +89,11 @@ static kvl_status warm_up(bench *b) {
     uint64_t steps_start = kvl_now_ns();
     int64_t most = b->spec->output - 1 < MAX_WARMUP_STEPS ? b->spec->output - 1 : MAX_WARMUP_STEPS;
     while ((int64_t)times->n_warmup_steps < most && ns_since(steps_start) < WARMUP_NS &&
-           !is_stable(times->warmup_step_ns, times->n_warmup_steps)) {
+           !times->warmup_steady) {
         uint64_t step = kvl_now_ns();
         KVL_TRY(decode_step(b));
         times->warmup_step_ns[times->n_warmup_steps++] = ns_since(step);
+        times->warmup_steady = kvl_is_steady(times->warmup_step_ns, times->n_warmup_steps);
     }
     KVL_TRY(remove_sequences(b));
     times->warmup_ns = ns_since(start);

@@ -203,6 +203,8 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
         kvl_fail(KVL_OK, "%s", texts[i].text); /* names from files may not be valid UTF-8 */
         json_object_set_new(effective, texts[i].name, json_string(kvl_message()));
     }
+    json_object_set_new(effective, "warmup",
+                        json_string(times->warmup_steady ? "steady" : "limit"));
     json_object_set_new(effective, "prefill_bound", json_string(bound_of(spec, &times->prefill)));
     json_object_set_new(effective, "decode_bound", json_string(bound_of(spec, &times->decode)));
     json_object_set_new(effective, "page_tokens", json_integer(ran.page_tokens));

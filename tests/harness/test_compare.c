@@ -249,6 +249,7 @@ static void one_file_holds_both_sides(void **state) {
     expect(RUN(path_a, path_a, "--across", "attention"), 2,
            "holds two trials of one place (prompt "
            "512)");
+    expect(RUN(eager, flash), 0, "attention eager -> flash, prompt 1024: decode_tok_s ");
     expect(RUN(eager, flash), 0, "faster: 2 same, 2 faster");
     if (strstr(said, "not measured in one run")) fail_msg("rounds of one run: %s", said);
     snprintf(flash, sizeof flash, "%s:attention=flash,prompt=1024", path_a);

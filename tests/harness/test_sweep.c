@@ -84,7 +84,9 @@ static int fake_trial(const char *text) {
         answer_outcome("unsupported", "not here", 0);
     } else {
         if (strcmp(what, "slow") == 0) usleep(20000);
-        answer_outcome("ok", "", prompt * 2);
+        json_int_t round = json_integer_value(json_object_get(spec, "round"));
+        bool high = strcmp(what, "wander") == 0 && round % 2;
+        answer_outcome("ok", "", prompt * (high ? 3 : 2));
     }
     json_decref(spec);
     return 0;
@@ -434,6 +436,50 @@ static void removed_rows_end_the_sweep(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
+static void narrow_intervals_end_a_trial(void **state) {
+    (void)state;
+    fresh();
+    TRIALS("good", "wander", "crash");
+    kvl_sweep_options options = make_options(2);
+    options.until_ci_pct = 5;
+    options.max_rounds = 9;
+    kvl_sweep_summary summary;
+    assert_ok(kvl_sweep_run(&options, &summary));
+    json_t *rows = load_rows();
+    size_t n[3] = {0};
+    for (size_t t = 0; t < 3; t++)
+        for (int r = 0; r < 9; r++) n[t] += row_of(rows, t, r) != NULL;
+    assert_int_equal(n[0], 6); /* settled as soon as an interval can be */
+    assert_int_equal(n[1], 9); /* never */
+    assert_int_equal(n[2], 9); /* crashed once, then skipped */
+    assert_int_equal(summary.n_settled, 3);
+    assert_int_equal(summary.n_late, 0);
+    kvl_sweep_summary_free(&summary);
+    json_decref(rows);
+    /* The same command again finds nothing left to do, and does not count what is settled. */
+    unlink(log_path);
+    assert_ok(kvl_sweep_run(&options, &summary));
+    assert_int_equal(summary.n_written, 0);
+    assert_int_equal(summary.n_resumed, 24);
+    assert_int_equal(access(log_path, F_OK), -1);
+    kvl_sweep_summary_free(&summary);
+}
+
+static void no_trial_starts_after_the_time_is_up(void **state) {
+    (void)state;
+    fresh();
+    TRIALS("slow", "slow");
+    kvl_sweep_options options = make_options(200);
+    options.max_time_s = 0.1; /* each takes 20 ms */
+    kvl_sweep_summary summary;
+    assert_ok(kvl_sweep_run(&options, &summary));
+    assert_true(summary.n_written >= 1);
+    assert_true(summary.n_late > 0);
+    assert_int_equal(summary.n_written + summary.n_late, 400);
+    assert_int_equal(kvl_sweep_exit(&summary), KVL_EXIT_OK);
+    kvl_sweep_summary_free(&summary);
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "trial") == 0) _exit(fake_trial(argv[2]));
     const struct CMUnitTest tests[] = {
@@ -445,6 +491,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(interrupt_keeps_rows_and_ends_children),
         cmocka_unit_test(full_disk_ends_the_sweep),
         cmocka_unit_test(removed_rows_end_the_sweep),
+        cmocka_unit_test(narrow_intervals_end_a_trial),
+        cmocka_unit_test(no_trial_starts_after_the_time_is_up),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
