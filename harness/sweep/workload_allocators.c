@@ -33,7 +33,7 @@ static const kvl_summary_column allocator_columns[] = {{"page_op_m_s", "page M o
 static const kvl_summary_column soak_columns[] = {{"operation_ns", "operation ns"},
                                                   {"slots_live_pct", "live %"},
                                                   {"free_pct", "free %"},
-                                                  {"admissible_pct", "admissible % of free"},
+                                                  {"admissible_pct", "admissible %"},
                                                   {"refused_with_room", "refused with room"}};
 
 static void normalise(kvl_trial *trial) {
