@@ -8,7 +8,7 @@
 
 static const kvl_option allocator_options[] = {
     COMMON_AXES,
-    KVL_BENCH_AXIS(ISA, "isa", "NAME,...", "instruction sets (the best here)"),
+    KVL_BENCH_MACHINE_OPTIONS,
     KVL_BENCH_POLICY_OPTIONS("allocator"),
 };
 
@@ -16,7 +16,7 @@ static const kvl_option soak_options[] = {
     COMMON_AXES,
     KVL_BENCH_AXIS(OPERATIONS, "operations", "N,...",
                    "calls before the run ends; the row tells of the last million (10000000)"),
-    KVL_BENCH_AXIS(ISA, "isa", "NAME,...", "instruction sets (the best here)"),
+    KVL_BENCH_MACHINE_OPTIONS,
     KVL_BENCH_POLICY_OPTIONS("soak"),
 };
 

@@ -74,8 +74,8 @@ kvl_status kvl_figure_select(const kvl_groups *groups, const char *where, const 
 
 /* The numeric axis with most values; a tie goes to the one that is usually asked about. */
 static void default_x(const kvl_group *const *groups, size_t n, char *out, size_t out_bytes) {
-    static const char *const order[] = {"prompt",  "context",     "batch",
-                                        "threads", "page_tokens", "output"};
+    static const char *const order[] = {"prompt",      "context", "batch",     "threads",
+                                        "page_tokens", "output",  "operations"};
     int most = 1;
     snprintf(out, out_bytes, "%s", "");
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {

@@ -11,13 +11,13 @@ enum { TEXT = 128 };
 /* Kernels and formats first: they are what is compared. The last are no axes of a sweep, but rows
  * that differ in them must not be mixed either. */
 static const char *const axes[] = {
-    "attention",   "kv_dtype",      "kv_scale", "allocator", "weights", "compute_dtype",
-    "batch",       "page_tokens",   "threads",  "isa",       "device",  "model",
-    "prompt",      "output",        "context",  "shape",     "heads",   "head_dim",
-    "window",      "softcap",       "causal",   "cache",     "reserve", "share",
-    "pool_tokens", "max_model_len", "max_seqs", "arrival",   "trace",   "kernel",
-    "system",      "work",          "workload", "chunk",     "seed",    "deterministic",
-    "text",        "host",          "build"};
+    "attention",     "kv_dtype",      "kv_scale", "allocator",  "weights", "compute_dtype",
+    "batch",         "page_tokens",   "threads",  "isa",        "device",  "model",
+    "prompt",        "output",        "context",  "shape",      "heads",   "head_dim",
+    "window",        "softcap",       "causal",   "cache",      "reserve", "share",
+    "pool_tokens",   "max_model_len", "max_seqs", "operations", "arrival", "trace",
+    "kernel",        "system",        "work",     "workload",   "chunk",   "seed",
+    "deterministic", "text",          "host",     "build"};
 
 size_t kvl_figure_axis_count(void) {
     return sizeof axes / sizeof *axes;

@@ -87,10 +87,22 @@ static void set_titles(const kvl_figure *figure, const char *title, const char *
     set_text(out, "y_label", *unit ? unit : known ? known->label : figure->y);
 }
 
+/* 10000000 as 10M, 2500000 as 2.5M: ticks of millions would overlap. */
+static void tick_text(const char *x, char *out, size_t out_bytes) {
+    double value = strtod(x, NULL);
+    if (value >= 1e6 && fmod(value, 1e5) == 0)
+        snprintf(out, out_bytes, "%gM", value / 1e6);
+    else
+        snprintf(out, out_bytes, "%s", x);
+}
+
 static void add_ticks(kvl_buffer *out, const kvl_figure *figure) {
     kvl_buffer ticks = {0};
-    for (int i = 0; i < figure->n_xs; i++)
-        kvl_buffer_printf(&ticks, "%s\"%s\" %s", i ? ", " : "", figure->xs[i], figure->xs[i]);
+    for (int i = 0; i < figure->n_xs; i++) {
+        char text[64];
+        tick_text(figure->xs[i], text, sizeof text);
+        kvl_buffer_printf(&ticks, "%s\"%s\" %s", i ? ", " : "", text, figure->xs[i]);
+    }
     if (!ticks.failed && ticks.data) set_text(out, "x_ticks", ticks.data);
     kvl_buffer_free(&ticks);
 }

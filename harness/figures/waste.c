@@ -41,8 +41,7 @@ static void write_csv(kvl_waste *waste, const place *places) {
         kvl_buffer_text(&waste->csv, "\n");
         size_t used = strlen(waste->insight);
         snprintf(waste->insight + used, sizeof waste->insight - used, "%s%s %.1f %%",
-                 i ? " < " : "slots that hold tokens: ", places[i].label,
-                 places[i].shares[LIVE]);
+                 i ? " < " : "slots that hold tokens: ", places[i].label, places[i].shares[LIVE]);
     }
 }
 
@@ -52,8 +51,9 @@ static kvl_status collect(const kvl_group **chosen, size_t n, kvl_waste *waste, 
         if (isfinite(share_of(chosen[i], "live", false))) chosen[n_with++] = chosen[i];
     }
     if (n_with == 0 || n_with > MAX_PLACES)
-        return kvl_fail(KVL_ERR_INPUT, "%zu trials of bench replay that ended ok: 1 to %d (--where)",
-                        n_with, MAX_PLACES);
+        return kvl_fail(KVL_ERR_INPUT,
+                        "%zu trials of bench replay that ended ok: 1 to %d (--where)", n_with,
+                        MAX_PLACES);
     waste->full = true;
     for (size_t i = 0; i < n_with; i++)
         waste->full = waste->full && isfinite(share_of(chosen[i], "live", true));
