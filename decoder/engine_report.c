@@ -111,6 +111,10 @@ static void describe_casts(const kvl_engine *engine, kvl_engine_effective *out) 
         snprintf(part, sizeof part, "weights %s>f32", out->weights);
         add_text(widened, sizeof widened, part);
     }
+    if (kvl_linear_rounds_weights(engine->weights.layers[0].qkv, engine->max_batch_tokens)) {
+        snprintf(part, sizeof part, "%s>bf16 in prefill", out->weights);
+        add_text(rounded, sizeof rounded, part);
+    }
     snprintf(out->casts, sizeof out->casts, "%s%s%s", rounded[0] ? rounded : "none",
              widened[0] ? "; widened " : "", widened);
 }

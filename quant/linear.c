@@ -123,6 +123,10 @@ kvl_work kvl_linear_work(const kvl_linear *layer, int64_t n_rows) {
                       .flops = 2 * rows * n_out * n_in};
 }
 
+bool kvl_linear_rounds_weights(const kvl_linear *layer, int64_t n_rows) {
+    return layer->codec->blocks && kvl_linear_uses_matrix(layer, n_rows);
+}
+
 const char *kvl_linear_kernel(const kvl_linear *layer, int64_t n_rows) {
     return kvl_linear_uses_matrix(layer, n_rows) ? layer->codec->matrix_kernel : layer->isa->kernel;
 }

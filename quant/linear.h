@@ -106,5 +106,8 @@ uint64_t kvl_linear_bytes(const kvl_linear *layer); /* packed weight bytes */
 kvl_work kvl_linear_work(const kvl_linear *layer, int64_t n_rows);
 const char *kvl_linear_kernel(const kvl_linear *layer,
                               int64_t n_rows); /* effective: "panel/avx2", "matrix/amx" */
+/* Whether a product of n_rows rows multiplies bf16(value * absmax) of a 4-bit format, since it runs
+ * on bf16 instructions; elsewhere it multiplies what kvl_linear_get_row gives. */
+bool kvl_linear_rounds_weights(const kvl_linear *layer, int64_t n_rows);
 
 #endif

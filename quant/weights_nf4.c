@@ -8,10 +8,15 @@
  *
  * A weight is value * absmax, rounded, everywhere, and sums run over k = 0, 1, 2, ... with one
  * fused multiply-add each: few and many rows give equal bits. That costs a multiplication a weight
- * that scaling sums by block would save. */
+ * that scaling sums by block would save.
+ *
+ * Where the CPU multiplies bf16 and x is bf16, many rows go another way (quant/matrix_bf16.h): a
+ * panel is unpacked to the bf16 pairs that a bf16 layer would store, value * absmax rounded once
+ * more, in scratch that stays in L2 while the rows pass it. */
 #include <string.h>
 
 #include "core/checked.h"
+#include "quant/matrix_bf16.h"
 #include "quant/nf4.h"
 #include "quant/nf4_simd.h"
 
@@ -272,6 +277,99 @@ static void stream(const kvl_stream_job *job) {
     }
 }
 
+/* ---- many rows on bf16 instructions -----------------------------------------------------------
+ */
+
+#if defined(KVL_ISA_IS_avx512_bf16)
+
+enum {
+    MATRIX_K = 4096, /* k of a panel unpacked at a time: a quarter of a 1 MiB L2 */
+    MATRIX_BYTES = MATRIX_K * KVL_PANEL * 2
+};
+
+/* Two k of 16 lanes as pairs: the narrowing puts one k behind the other, a permute of words side by
+ * side. */
+static inline void store_pairs(uint16_t *to, vf even, vf odd) {
+    static const uint16_t side_by_side[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                              21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                              11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd, even);
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(side_by_side), both));
+}
+
+/* k0 .. k0 + n_k of a row of a multiple of 4 weights, k0 a multiple of the header's step. */
+static void unpack_groups(const nf4_panel *p, const nf4_table *table, int64_t k0, int64_t n_k,
+                          uint16_t *to) {
+    int64_t step = p->header->step;
+    for (int64_t k = k0; k < k0 + n_k; k += step) {
+        vf absmax[2], w[NF4_GROUP_K][2];
+        absmax_at(p, k, absmax);
+        for (int64_t g = k / NF4_GROUP_K; g < (k + step) / NF4_GROUP_K; g++) {
+            const uint8_t *codes = p->codes + g * NF4_GROUP_BYTES;
+            __builtin_prefetch(codes + PREFETCH_BYTES);
+            nf4_group(table, codes, w);
+            for (int i = 0; i < NF4_GROUP_K; i += 2, to += 2 * KVL_PANEL) {
+                for (int half = 0; half < 2; half++)
+                    store_pairs(to + half * 2 * KVL_VL, vf_mul(w[i][half], absmax[half]),
+                                vf_mul(w[i + 1][half], absmax[half]));
+            }
+        }
+    }
+}
+
+/* Any width: weights go through memory; a last k without a partner gets zeros. */
+static void unpack_odd(const void *panel, int64_t n_in, int64_t k0, int64_t n_k, uint16_t *to) {
+    float tile[(TILE + 1) * KVL_PANEL];
+    for (int64_t k = k0; k < k0 + n_k; k += TILE) {
+        int64_t n = k0 + n_k - k < TILE ? k0 + n_k - k : TILE;
+        decode_tile(panel, n_in, k, n, tile);
+        memset(tile + n * KVL_PANEL, 0, KVL_PANEL * sizeof *tile);
+        for (int64_t i = 0; i < n; i += 2, to += 2 * KVL_PANEL) {
+            const float *even = tile + i * KVL_PANEL, *odd = even + KVL_PANEL;
+            store_pairs(to, vf_load_f32(even), vf_load_f32(odd));
+            store_pairs(to + 2 * KVL_VL, vf_load_f32(even + KVL_VL), vf_load_f32(odd + KVL_VL));
+        }
+    }
+}
+
+/* A piece of k after another, each adding to y what it has. */
+static void matrix_panel(const kvl_matrix_job *job, const nf4_table *table, int64_t panel) {
+    const uint8_t *stored = job->panels + (uint64_t)panel * job->panel_bytes;
+    nf4_panel p = view_of(stored, job->n_in);
+    int64_t step = p.header->step, piece = MATRIX_K - MATRIX_K % step;
+    bool whole = job->n_in % NF4_GROUP_K == 0 && step % NF4_GROUP_K == 0;
+    kvl_matrix_job part = *job;
+    part.panels = job->scratch - (uint64_t)panel * MATRIX_BYTES; /* where `panel` is then */
+    part.panel_bytes = MATRIX_BYTES;
+    part.first_panel = panel, part.end_panel = panel + 1;
+    for (int64_t k = 0; k < job->n_in; k += piece) {
+        part.x = job->x + k;
+        part.n_in = job->n_in - k < piece ? job->n_in - k : piece;
+        if (whole)
+            unpack_groups(&p, table, k, part.n_in, (uint16_t *)job->scratch);
+        else
+            unpack_odd(stored, job->n_in, k, part.n_in, (uint16_t *)job->scratch);
+        KVL_ISA_FN(kvl_matrix_bf16)(&part);
+        part.sink.accumulate = true;
+        part.sink.bias = NULL;
+    }
+}
+
+static void matrix(const kvl_matrix_job *job) {
+    if (job->first_panel == job->end_panel) return;
+    const nf4_header *header =
+        (const nf4_header *)(job->panels + (uint64_t)job->first_panel * job->panel_bytes);
+    nf4_table table = nf4_table_make(kvl_nf4_map((kvl_nf4_type)header->type));
+    for (int64_t i = job->first_panel; i < job->end_panel; i++) matrix_panel(job, &table, i);
+}
+
+#define NF4_MATRIX \
+    .matrix = matrix, .matrix_kernel = "matrix/avx512_bf16", .matrix_rows = KVL_MATRIX_BF16_ROWS, \
+    .matrix_scratch_bytes = MATRIX_BYTES
+#else
+#define NF4_MATRIX .matrix = NULL
+#endif
+
 /* ---- the three formats ---------------------------------------------------------------------- */
 
 #define BLOCKS(name, its_type, is_nested) \
@@ -294,7 +392,7 @@ BLOCKS(fp4_blocks, KVL_FP4, false);
                    .bits_per_weight = 4.5, \
                    .in_blocks = true}, \
         .panel = KVL_PANEL, .decode_row = decode_row, .decode_tile = decode_tile, \
-        .stream = stream, .blocks = &its_blocks \
+        .stream = stream, .blocks = &its_blocks, NF4_MATRIX \
     }
 const kvl_weight_codec KVL_ISA_FN(kvl_weights_nf4) =
     CODEC("nf4", nf4_blocks, "4-bit normal quantiles, a float32 absmax for each 64");

@@ -33,9 +33,18 @@ DECLARE(bf16);
 DECLARE(nf4);
 DECLARE(nf4_dq);
 DECLARE(fp4);
+/* 4-bit weights are unpacked for AVX512_BF16, which every CPU with AMX has. */
+#define UNPACKED_ENTRY(name) \
+    { \
+        &kvl_weights_##name##_scalar, &kvl_weights_##name##_avx2, &kvl_weights_##name##_avx512, \
+            &kvl_weights_##name##_avx512_bf16, &kvl_weights_##name##_avx512_bf16 \
+    }
+extern const kvl_weight_codec kvl_weights_nf4_avx512_bf16, kvl_weights_nf4_dq_avx512_bf16,
+    kvl_weights_fp4_avx512_bf16;
 extern const kvl_weight_codec kvl_weights_bf16_avx512_bf16, kvl_weights_bf16_amx;
 static const kvl_weight_codec *const formats[][KVL_N_ISAS] = {
-    ENTRY(f32), ENTRY(f16), MATRIX_ENTRY(bf16), ENTRY(nf4), ENTRY(nf4_dq), ENTRY(fp4)};
+    ENTRY(f32),         ENTRY(f16), MATRIX_ENTRY(bf16), UNPACKED_ENTRY(nf4), UNPACKED_ENTRY(nf4_dq),
+    UNPACKED_ENTRY(fp4)};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
 size_t kvl_weight_format_count(void) {

@@ -189,6 +189,7 @@ kvl_status kvl_matmul_inputs_check(const kvl_matmul_inputs *in, uint64_t seed,
     int64_t n_values = budget / shape->n_in < 8 ? 8 : budget / shape->n_in;
     int64_t n_rows = lesser(shape->n_rows, n_values < 256 ? 2 : 16);
     int64_t n_outs = lesser(shape->n_out, n_values / n_rows);
+    const bool rounds = kvl_linear_rounds_weights(in->layers[0], shape->n_rows);
     float *w = malloc((size_t)shape->n_in * sizeof *w);
     kvl_verify_result_clear(result, "");
     result->n_rows = 0;
@@ -196,6 +197,8 @@ kvl_status kvl_matmul_inputs_check(const kvl_matmul_inputs *in, uint64_t seed,
     for (int64_t i = 0; i < n_outs; i++) {
         int64_t o = place(&out_rng, i, shape->n_out, n_outs);
         kvl_linear_get_row(in->layers[0], o, w);
+        for (int64_t k = 0; rounds && k < shape->n_in; k++)
+            w[k] = (float)kvl_verify_round(KVL_BF16, w[k]);
         for (int64_t j = 0; j < n_rows; j++)
             check_value(in, place(&row_rng, j, shape->n_rows, n_rows), o, w, result);
     }

@@ -189,6 +189,9 @@ static kvl_status check_accumulate(const linear_case *c, linear_data *d,
 static kvl_status check(const linear_case *c, linear_data *d, kvl_verify_result *result) {
     KVL_TRY(prepare(c, d));
     KVL_TRY(check_weights(c, d, result));
+    for (int64_t i = 0; kvl_linear_rounds_weights(d->layer, c->n_rows) && i < c->n_out * c->n_in;
+         i++)
+        d->w[i] = (float)kvl_verify_round(KVL_BF16, d->w[i]);
     memset(d->y, 0xa5, (size_t)(c->n_rows * (c->n_out + PAD)) * sizeof(float));
     snprintf(result->kernel, sizeof result->kernel, "%s", kvl_linear_kernel(d->layer, c->n_rows));
     KVL_TRY(run_rows(c, d, 0, c->n_rows, d->y, false));
