@@ -23,7 +23,8 @@ typedef struct kvl_team {
     _Alignas(64) _Atomic int n_arrived;
     _Alignas(64) _Atomic uint32_t opened;
     _Alignas(64) _Atomic int64_t n_claimed; /* units handed out by kvl_team_claim since the start */
-    _Alignas(64) int n_spins;               /* before a waiting worker gives its CPU away */
+    _Alignas(64) _Atomic int n_sleeping;    /* workers that wait for `opened` in the kernel */
+    int n_spins;                            /* before a waiting worker goes to sleep */
 } kvl_team;
 
 typedef struct kvl_worker {
