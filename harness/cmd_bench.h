@@ -8,9 +8,10 @@
 
 /* Options of workloads over traces. */
 typedef struct kvl_trace_values {
-    int64_t requests, wanted_tokens;
-    double step_ms;
-    bool skip_zero;
+    int64_t requests, wanted_tokens, memory_mib, batch_pct;
+    double step_ms, length_scale, aging_s, slo_ttft_ms, slo_tpot_ms, swap_gb_s;
+    const char *cost;
+    bool skip_zero, real;
 } kvl_trace_values;
 
 typedef struct kvl_bench_values {

@@ -17,6 +17,7 @@
 #include "harness/quality/format_error.h"
 #include "harness/quality/quality.h"
 #include "harness/replay/trial.h"
+#include "harness/serve/trial.h"
 #include "harness/sweep/child.h"
 #include "harness/trial/ceiling.h"
 #include "harness/trial/trial.h"
@@ -63,7 +64,8 @@ static const struct {
               {"soak", kvl_soak_trial_run},
               {"quality", kvl_quality_trial_run},
               {"format_error", kvl_format_error_trial_run},
-              {"replay", kvl_replay_trial_run}};
+              {"replay", kvl_replay_trial_run},
+              {"serve", kvl_serve_trial_run}};
 
 static kvl_status run_trial(const json_t *spec, json_t **answer) {
     const json_t *workload = json_object_get(spec, "workload");

@@ -13,6 +13,7 @@ extern const kvl_command kvl_command_bench_attention; /* cmd_bench_attention.c *
 extern const kvl_command kvl_command_bench_matmul;    /* cmd_bench_matmul.c */
 extern const kvl_command kvl_command_bench_quality;   /* cmd_bench_quality.c */
 extern const kvl_command kvl_command_bench_replay;    /* cmd_bench_replay.c */
+extern const kvl_command kvl_command_bench_serve;     /* cmd_bench_serve.c */
 extern const kvl_command kvl_command_bench_allocator; /* cmd_bench_allocator.c */
 extern const kvl_command kvl_command_bench_soak;
 extern const kvl_command kvl_command_plot;     /* cmd_plot.c */

@@ -55,8 +55,17 @@ static const kvl_axis axes[KVL_N_AXES] = {
     [KVL_AXIS_SHARE] = {"share", "share", false, 0, 0, NULL},
     [KVL_AXIS_POOL_TOKENS] = {"pool_tokens", "pool-tokens", true, 0, INT64_C(1) << 40, NULL},
     [KVL_AXIS_MAX_MODEL_LEN] = {"max_model_len", "max-model-len", true, 0, INT32_MAX, NULL},
-    [KVL_AXIS_MAX_SEQS] = {"max_seqs", "max-seqs", true, 0, INT32_MAX, NULL},
     [KVL_AXIS_OPERATIONS] = {"operations", "operations", true, 100000, 1 << 30, NULL},
+    [KVL_AXIS_MAX_SEQS] = {"max_seqs", "max-seqs", true, 0, 1 << 20, NULL},
+    [KVL_AXIS_MEMORY_UTILIZATION] = {"memory_utilization", "memory-utilization", true, 1, 100,
+                                     NULL},
+    [KVL_AXIS_MAX_BATCHED_TOKENS] = {"max_batched_tokens", "max-batched-tokens", true, 1, 1 << 24,
+                                     NULL},
+    [KVL_AXIS_SCHEDULE] = {"schedule", "schedule", false, 0, 0, NULL},
+    [KVL_AXIS_CHUNKED_PREFILL] = {"chunked_prefill", "chunked-prefill", false, 0, 0, NULL},
+    [KVL_AXIS_PREEMPT] = {"preempt", "preempt", false, 0, 0, NULL},
+    [KVL_AXIS_QUEUE_LIMIT] = {"queue_limit", "queue-limit", true, 0, INT64_C(1) << 40, NULL},
+    [KVL_AXIS_RETRY] = {"retry", "retry", false, 0, 0, NULL},
 };
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id) {

@@ -201,6 +201,8 @@ static void add_extra(kvl_buffer *out, const json_t *extra) {
     const char *name;
     const json_t *value;
     json_object_foreach((json_t *)extra, name, value) {
+        size_t length = strlen(name);
+        if (length > 7 && strcmp(name + length - 7, "_digest") == 0) continue; /* of a file */
         kvl_buffer_text(out, " --");
         for (const char *c = name; *c; c++) kvl_buffer_add(out, *c == '_' ? "-" : c, 1);
         if (json_is_integer(value))

@@ -60,6 +60,8 @@ extern const kvl_workload_kind kvl_workload_format_error; /* workload_format_err
 extern const kvl_workload_kind kvl_workload_format_error_model; /* and a model's values */
 
 extern const kvl_workload_kind kvl_workload_replay; /* workload_replay.c */
+extern const kvl_workload_kind kvl_workload_serve;  /* workload_serve.c: virtual time */
+extern const kvl_workload_kind kvl_workload_serve_real;
 
 /* A note: how the files of the rows' models stored their weights, which decides what "float32"
  * means. */

@@ -118,3 +118,36 @@ kvl_status kvl_arrivals_apply(const char *text, uint64_t seed, kvl_trace *trace)
     }
     return KVL_OK;
 }
+
+static int32_t scaled(int32_t tokens, double scale) {
+    double n = floor(tokens * scale + 0.5);
+    return n < 1 ? 1 : n > INT32_MAX / 2 ? INT32_MAX / 2 : (int32_t)n;
+}
+
+kvl_status kvl_trace_scale_lengths(kvl_trace *trace, double scale) {
+    if (!(scale > 0 && scale <= 1e6))
+        return kvl_fail(KVL_ERR_INPUT, "--length-scale %g: above 0, at most 1000000", scale);
+    if (scale == 1) return KVL_OK;
+    trace->longest = trace->longest_output = 0;
+    trace->sum_prompt = trace->sum_output = trace->n_blocks = 0;
+    trace->block_tokens = 0;
+    for (int64_t i = 0; i < trace->n; i++) {
+        kvl_trace_request *r = &trace->requests[i];
+        r->prompt = scaled(r->prompt, scale);
+        r->output = scaled(r->output, scale);
+        r->n_blocks = 0;
+        if (r->prompt + r->output > trace->longest) trace->longest = r->prompt + r->output;
+        if (r->output > trace->longest_output) trace->longest_output = r->output;
+        trace->sum_prompt += r->prompt;
+        trace->sum_output += r->output;
+    }
+    return KVL_OK;
+}
+
+void kvl_trace_set_classes(kvl_trace *trace, int32_t batch_pct, uint64_t seed) {
+    kvl_rng rng = kvl_rng_make(seed, 0x636c61 /* "cla" */);
+    for (int64_t i = 0; batch_pct > 0 && i < trace->n; i++) {
+        bool batch = kvl_rng_at(&rng, (uint64_t)i) % 100 < (uint64_t)batch_pct;
+        trace->requests[i].class = batch ? KVL_CLASS_BATCH : KVL_CLASS_INTERACTIVE;
+    }
+}

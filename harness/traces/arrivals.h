@@ -23,4 +23,12 @@ kvl_status kvl_arrival_canonical(const char *text, size_t length,
  * would lie more than 73 years on. */
 kvl_status kvl_arrivals_apply(const char *law, uint64_t seed, kvl_trace *trace);
 
+/* Prompts and outputs times `scale` (> 0), rounded, at least one token each: a trace of a large
+ * model fitted to a small one. What prompts hold is forgotten, unless scale is 1. */
+kvl_status kvl_trace_scale_lengths(kvl_trace *trace, double scale);
+
+/* `batch_pct` per cent of the requests, drawn by seed, become of the batch class; 0 leaves the
+ * trace's own classes. */
+void kvl_trace_set_classes(kvl_trace *trace, int32_t batch_pct, uint64_t seed);
+
 #endif
