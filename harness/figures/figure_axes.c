@@ -175,7 +175,7 @@ static bool is_same(const kvl_group *a, const kvl_group *b, const char *name) {
 /* A value that belongs to another axis: pages are no axis of a contiguous cache, and a digest says
  * which file stood at a model's path. NULL for an axis of its own. */
 static const char *owner_of(const char *name) {
-    if (strcmp(name, "page_tokens") == 0) return "allocator";
+    if (strcmp(name, "page_tokens") == 0 || strcmp(name, "reserve") == 0) return "allocator";
     if (strcmp(name, "model_digest") == 0) return "model";
     return NULL;
 }
