@@ -374,6 +374,47 @@ void kvl_state_merge(float *into_max, float *into_sum, float *into_o, float from
     *into_max = max;
 }
 
+/* Elements of O that are brought into the order of memory at a time; every order repeats after it.
+ */
+enum { STORE = 4 * KVL_VL };
+
+static void in_order(int32_t step, const float *o, float *out) {
+    if (step == 2) {
+        memcpy(out, o, STORE * sizeof *out);
+    } else if (step == STORE) {
+        for (int l = 0; l < STORE / 2; l++) {
+            out[2 * l] = o[l];
+            out[2 * l + 1] = o[STORE / 2 + l];
+        }
+    } else {
+        for (int half = 0; half < STORE; half += STORE / 2) {
+            for (int l = 0; l < STORE / 4; l++) {
+                out[half + 2 * l] = o[half + l];
+                out[half + 2 * l + 1] = o[half + STORE / 4 + l];
+            }
+        }
+    }
+}
+
+static void store_part(kvl_dtype dtype, void *o, int64_t at, int32_t n, vf x) {
+    uint16_t codes[KVL_VL];
+    if (dtype == KVL_F32) {
+        if (n == KVL_VL) {
+            vf_store((float *)o + at, x);
+        } else {
+            vf_store_n((float *)o + at, x, n);
+        }
+        return;
+    }
+    uint16_t *out = n == KVL_VL ? (uint16_t *)o + at : codes;
+    if (dtype == KVL_BF16) {
+        vf_store_bf16(out, x);
+    } else {
+        vf_store_f16(out, x);
+    }
+    if (n < KVL_VL) memcpy((uint16_t *)o + at, codes, (size_t)n * sizeof *codes);
+}
+
 void kvl_row_store(const kvl_attention_args *args, int64_t token, int32_t head, float max,
                    float sum, const float *o) {
     const kvl_kv_view *kv = args->kv;
@@ -397,21 +438,13 @@ void kvl_row_store(const kvl_attention_args *args, int64_t token, int32_t head, 
     /* No key seen: o is all zeros and stays so. */
     factor = sum == 0.0f ? 0.0f : factor / sum;
     int64_t offset = token * args->o_row_stride + (int64_t)head * head_dim;
-    for (int32_t i = 0; i < head_dim; i += KVL_VL) {
-        int n = head_dim - i < KVL_VL ? head_dim - i : KVL_VL;
-        float ordered[KVL_VL] = {0};
-        for (int l = 0; l < n; l++) ordered[l] = o[kvl_place(step, i + l)];
-        vf x = vf_mul(vf_mul(vf_load_f32(ordered), vf_set1(factor)), vf_set1(root));
-        if (args->o_dtype == KVL_F32) {
-            vf_store_n((float *)args->o + offset + i, x, n);
-        } else {
-            uint16_t codes[KVL_VL];
-            if (args->o_dtype == KVL_BF16) {
-                vf_store_bf16(codes, x);
-            } else {
-                vf_store_f16(codes, x);
-            }
-            memcpy((uint16_t *)args->o + offset + i, codes, (size_t)n * sizeof(uint16_t));
+    for (int32_t i = 0; i < head_dim; i += STORE) {
+        float ordered[STORE];
+        in_order(step, o + i, ordered);
+        for (int32_t v = 0; v < STORE && i + v < head_dim; v += KVL_VL) {
+            int32_t left = head_dim - i - v;
+            vf x = vf_mul(vf_mul(vf_load_f32(ordered + v), vf_set1(factor)), vf_set1(root));
+            store_part(args->o_dtype, args->o, offset + i + v, left < KVL_VL ? left : KVL_VL, x);
         }
     }
 }
