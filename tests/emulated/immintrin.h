@@ -62,6 +62,10 @@ EMU_LANES(unpackhi_epi32, __m512i, u32, 16, (i % 2 ? y.u32 : x.u32)[i / 4 * 4 + 
 EMU_LANES(unpacklo_epi64, __m512i, u64, 8, (i % 2 ? y.u64 : x.u64)[i / 2 * 2])
 EMU_LANES(unpackhi_epi64, __m512i, u64, 8, (i % 2 ? y.u64 : x.u64)[i / 2 * 2 + 1])
 
+EMU_LANES(unpacklo_epi8, __m512i, u8, 64, (i % 2 ? y.u8 : x.u8)[i / 16 * 16 + i % 16 / 2])
+EMU_LANES(unpackhi_epi8, __m512i, u8, 64, (i % 2 ? y.u8 : x.u8)[i / 16 * 16 + 8 + i % 16 / 2])
+EMU_LANES(permutexvar_epi64, __m512i, u64, 8, y.u64[x.u64[i] & 7])
+
 #define EMU_MASK(name, member, n, type, LANE) \
     EMU type emu_##name(__m512i a, __m512i b) { \
         emu_vector x = {.si = a}, y = {.si = b}; \
@@ -270,6 +274,63 @@ EMU __m512i emu_maskz_loadu_epi16(__mmask32 mask, const void *p) {
         if (mask >> i & 1) memcpy(&r.u16[i], (const char *)p + 2 * i, 2);
     }
     return r.si;
+}
+
+EMU __m512i emu_maskz_loadu_epi8(__mmask64 mask, const void *p) {
+    emu_vector r;
+    for (int i = 0; i < 64; i++) {
+        r.u8[i] = 0;
+        if (mask >> i & 1) memcpy(&r.u8[i], (const char *)p + i, 1);
+    }
+    return r.si;
+}
+EMU __m512i emu_permutex2var_epi8(__m512i a, __m512i which, __m512i b) {
+    emu_vector x = {.si = a}, y = {.si = b}, w = {.si = which}, r;
+    for (int i = 0; i < 64; i++) r.u8[i] = (w.u8[i] & 64 ? y.u8 : x.u8)[w.u8[i] & 63];
+    return r.si;
+}
+EMU __m512i emu_broadcast_i32x4(__m128i v) {
+    emu_vector r;
+    for (int i = 0; i < 4; i++) memcpy(&r.u32[4 * i], &v, 16);
+    return r.si;
+}
+EMU __m512i emu_castsi256_si512(__m256i v) {
+    return (emu_vector){.half_si = {v}}.si;
+}
+EMU __m512i emu_inserti64x4(__m512i a, __m256i b, int which) {
+    emu_vector r = {.si = a};
+    r.half_si[which] = b;
+    return r.si;
+}
+EMU __m512i emu_cvtepi8_epi32(__m128i v) {
+    int8_t from[16];
+    emu_vector r;
+    memcpy(from, &v, sizeof from);
+    for (int i = 0; i < 16; i++) r.i32[i] = from[i];
+    return r.si;
+}
+EMU __m512 emu_cvtepi32_ps(__m512i v) {
+    emu_vector x = {.si = v}, r;
+    for (int i = 0; i < 16; i++) r.f[i] = (float)x.i32[i];
+    return r.ps;
+}
+EMU __m256i emu_cvtepi16_epi8(__m512i v) {
+    emu_vector x = {.si = v};
+    uint8_t to[32];
+    __m256i out;
+    for (int i = 0; i < 32; i++) to[i] = (uint8_t)x.u16[i];
+    memcpy(&out, to, sizeof out);
+    return out;
+}
+EMU __m512i emu_srli_epi16(__m512i v, int n) {
+    emu_vector r = {.si = v};
+    for (int i = 0; i < 32; i++) r.u16[i] = (uint16_t)(r.u16[i] >> n);
+    return r.si;
+}
+EMU __m512i emu_set_epi64(long long h, long long g, long long f, long long e, long long d,
+                          long long c, long long b, long long a) {
+    const long long lanes[8] = {a, b, c, d, e, f, g, h};
+    return emu_loadu_si512(lanes);
 }
 
 /* ---- bf16 products ----------------------------------------------------------------------------
@@ -486,6 +547,32 @@ EMU void emu_tile_dpbf16ps(int d, int a, int b) {
 #define _mm512_unpacklo_ps emu_unpacklo_ps
 #undef _mm512_maskz_loadu_epi16
 #define _mm512_maskz_loadu_epi16 emu_maskz_loadu_epi16
+#undef _mm512_unpacklo_epi8
+#define _mm512_unpacklo_epi8 emu_unpacklo_epi8
+#undef _mm512_unpackhi_epi8
+#define _mm512_unpackhi_epi8 emu_unpackhi_epi8
+#undef _mm512_permutexvar_epi64
+#define _mm512_permutexvar_epi64 emu_permutexvar_epi64
+#undef _mm512_maskz_loadu_epi8
+#define _mm512_maskz_loadu_epi8 emu_maskz_loadu_epi8
+#undef _mm512_permutex2var_epi8
+#define _mm512_permutex2var_epi8 emu_permutex2var_epi8
+#undef _mm512_broadcast_i32x4
+#define _mm512_broadcast_i32x4 emu_broadcast_i32x4
+#undef _mm512_castsi256_si512
+#define _mm512_castsi256_si512 emu_castsi256_si512
+#undef _mm512_inserti64x4
+#define _mm512_inserti64x4 emu_inserti64x4
+#undef _mm512_cvtepi16_epi8
+#define _mm512_cvtepi16_epi8 emu_cvtepi16_epi8
+#undef _mm512_srli_epi16
+#define _mm512_srli_epi16 emu_srli_epi16
+#undef _mm512_cvtepi8_epi32
+#define _mm512_cvtepi8_epi32 emu_cvtepi8_epi32
+#undef _mm512_cvtepi32_ps
+#define _mm512_cvtepi32_ps emu_cvtepi32_ps
+#undef _mm512_set_epi64
+#define _mm512_set_epi64 emu_set_epi64
 #undef _tile_loadconfig
 #define _tile_loadconfig emu_tile_loadconfig
 #undef _tile_release
