@@ -2,7 +2,7 @@
  * the tile's V stays in L1 while all rows pass over it; keys run inside, in rising order. */
 #include "attention/tile.h"
 
-enum { FETCH_KEYS = 16 };
+enum { FETCH_KEYS = 4 };
 
 /* Where a register tile works: rows from p and o on, vectors from `v` on. */
 typedef struct place {
