@@ -63,14 +63,15 @@ static kvl_status create_scratch(kvl_engine *engine) {
     chunk->ids = calloc(rows, sizeof *chunk->ids);
     chunk->positions = calloc(rows, sizeof *chunk->positions);
     chunk->logit_rows = calloc(rows, sizeof *chunk->logit_rows);
+    engine->known = calloc(seqs, sizeof *engine->known);
     engine->old_lens = calloc(seqs, sizeof *engine->old_lens);
     engine->seen = calloc(seqs, 1);
     engine->saturated =
         calloc(kvl_engine_saturated_count(&engine->model->config), sizeof *engine->saturated);
     engine->inv_freq = calloc((size_t)engine->model->config.head_dim, sizeof(float));
     if (!chunk->seqs || !chunk->kv_lens || !chunk->q_start || !chunk->ids || !chunk->positions ||
-        !chunk->logit_rows || !engine->old_lens || !engine->seen || !engine->inv_freq ||
-        !engine->saturated)
+        !chunk->logit_rows || !engine->old_lens || !engine->known || !engine->seen ||
+        !engine->inv_freq || !engine->saturated)
         return kvl_fail(KVL_ERR_OOM, "out of memory: step tables of %zu sequences, %zu tokens",
                         seqs, rows);
     kvl_config_inv_freq(&engine->model->config, engine->inv_freq);
@@ -120,6 +121,7 @@ void kvl_engine_destroy(kvl_engine *engine) {
     free(chunk->ids);
     free(chunk->positions);
     free(chunk->logit_rows);
+    free(engine->known);
     free(engine->old_lens);
     free(engine->seen);
     free(engine->inv_freq);
@@ -133,7 +135,7 @@ const kvl_config *kvl_engine_config(const kvl_engine *engine) {
 
 /* ---- sequences ----------------------------------------------------------------------------- */
 
-kvl_status kvl_engine_add(kvl_engine *engine, int64_t n_prompt, int64_t max_new, kvl_seq *seq) {
+static kvl_status check_request(const kvl_engine *engine, int64_t n_prompt, int64_t max_new) {
     const kvl_config *c = &engine->model->config;
     int64_t limit = engine->cache.config.max_seq_tokens;
     if (n_prompt < 1 || max_new < 0)
@@ -149,12 +151,38 @@ kvl_status kvl_engine_add(kvl_engine *engine, int64_t n_prompt, int64_t max_new,
                         (long long)n_prompt, (long long)max_new, (long long)limit, c->name,
                         c->max_position);
     }
-    return engine->cache.allocator->reserve(engine->cache.state, n_prompt, max_new, seq);
+    return KVL_OK;
+}
+
+kvl_status kvl_engine_admit(kvl_engine *engine, const int32_t *ids, int64_t n_prompt,
+                            int64_t max_new, bool readmitted, kvl_seq *seq, int64_t *n_cached) {
+    kvl_admission out = {-1, 0};
+    KVL_TRY(check_request(engine, n_prompt, max_new));
+    const kvl_request request = {.n_prompt = n_prompt,
+                                 .max_new = max_new,
+                                 .tokens = ids,
+                                 .max_cached = n_prompt - 1,
+                                 .readmitted = readmitted};
+    KVL_TRY(kvl_kv_cache_admit(&engine->cache, &request, &out));
+    *seq = out.seq;
+    *n_cached = out.n_cached;
+    engine->known[out.seq] = ids ? n_prompt : 0;
+    return KVL_OK;
+}
+
+kvl_status kvl_engine_add(kvl_engine *engine, int64_t n_prompt, int64_t max_new, kvl_seq *seq) {
+    int64_t n_cached;
+    return kvl_engine_admit(engine, NULL, n_prompt, max_new, false, seq, &n_cached);
 }
 
 int64_t kvl_engine_length(const kvl_engine *engine, kvl_seq seq) {
     if (seq < 0 || seq >= engine->cache.config.max_seqs) return -1;
     return engine->cache.allocator->length(engine->cache.state, seq);
+}
+
+void kvl_engine_forget(kvl_engine *engine, kvl_seq seq) {
+    int64_t length = kvl_engine_length(engine, seq);
+    if (engine->known[seq] > length) engine->known[seq] = length;
 }
 
 static kvl_status check_alive(const kvl_engine *engine, kvl_seq seq) {
@@ -164,7 +192,10 @@ static kvl_status check_alive(const kvl_engine *engine, kvl_seq seq) {
 
 kvl_status kvl_engine_fork(kvl_engine *engine, kvl_seq seq, kvl_seq *child) {
     KVL_TRY(check_alive(engine, seq));
-    return engine->cache.allocator->fork(engine->cache.state, seq, child);
+    KVL_TRY(engine->cache.allocator->fork(engine->cache.state, seq, child));
+    kvl_engine_forget(engine, seq);
+    engine->known[*child] = engine->known[seq];
+    return KVL_OK;
 }
 
 kvl_status kvl_engine_truncate(kvl_engine *engine, kvl_seq seq, int64_t n_tokens) {
@@ -173,7 +204,9 @@ kvl_status kvl_engine_truncate(kvl_engine *engine, kvl_seq seq, int64_t n_tokens
     if (n_tokens < 0 || n_tokens > length)
         return kvl_fail(KVL_ERR_INPUT, "sequence %d: cut to %lld tokens, it has %lld", seq,
                         (long long)n_tokens, (long long)length);
-    return engine->cache.allocator->truncate(engine->cache.state, seq, n_tokens);
+    KVL_TRY(engine->cache.allocator->truncate(engine->cache.state, seq, n_tokens));
+    kvl_engine_forget(engine, seq);
+    return KVL_OK;
 }
 
 kvl_status kvl_engine_remove(kvl_engine *engine, kvl_seq seq) {

@@ -31,6 +31,7 @@ typedef struct kvl_engine_options {
     int64_t pool_tokens;      /* 0 = all that max_seqs * max_seq_tokens can need */
     const char *reserve;      /* contiguous, buddy: max, pow2 or oracle; NULL = max */
     int64_t map_bytes;        /* virtual: a physical page; 0 = 64 KiB */
+    bool prefix_cache;        /* paged: K and V of equal prefixes are kept and found again */
     int32_t max_batch_tokens; /* largest step; longer prompts go in chunks. 0 = 512 */
     bool deterministic;       /* own kernels, fixed shapes: bit-exact whatever the batch */
     int64_t nf4_block;        /* weights nf4, nf4_dq, fp4: of a block, 0 = the file's own or 64 */
@@ -51,6 +52,12 @@ void kvl_engine_destroy(kvl_engine *engine);
 
 /* Admits a sequence of up to n_prompt + max_new tokens. */
 kvl_status kvl_engine_add(kvl_engine *engine, int64_t n_prompt, int64_t max_new, kvl_seq *seq);
+/* The same with the prompt's ids [n_prompt], which a prefix cache finds it by. *n_cached tokens are
+ * there already (at most n_prompt - 1: logits need a token): the steps take those behind them.
+ * Generated tokens are learned as they are stepped. `readmitted`: after preemption; what is found
+ * then is no hit of the ledger. */
+kvl_status kvl_engine_admit(kvl_engine *engine, const int32_t *ids, int64_t n_prompt,
+                            int64_t max_new, bool readmitted, kvl_seq *seq, int64_t *n_cached);
 kvl_status kvl_engine_fork(kvl_engine *engine, kvl_seq seq, kvl_seq *child);
 kvl_status kvl_engine_truncate(kvl_engine *engine, kvl_seq seq, int64_t n_tokens);
 kvl_status kvl_engine_remove(kvl_engine *engine, kvl_seq seq);

@@ -51,6 +51,7 @@ struct kvl_engine {
     kvl_kv_cache cache;
     kvl_activations act;
     kvl_chunk chunk;
+    int64_t *known;     /* [max_seqs] tokens whose ids the prefix cache has */
     int64_t *old_lens;  /* [max_seqs] lengths before the step, by item */
     uint8_t *seen;      /* [max_seqs] scratch: sequences named by a step */
     int64_t *saturated; /* [n_layers][2][n_kv_heads] values of K and of V since the last reset */
@@ -70,6 +71,9 @@ kvl_attention_args kvl_engine_attention_args(const kvl_engine *engine, const kvl
 /* What attention would run for n_seqs sequences of kv_len tokens with q_len new ones each. */
 void kvl_engine_attention_choice(const kvl_engine *engine, int32_t n_seqs, int32_t q_len,
                                  int32_t kv_len, kvl_attention_choice *choice);
+
+/* The ids of tokens beyond the sequence's length are no longer what they were announced to be. */
+void kvl_engine_forget(kvl_engine *engine, kvl_seq seq);
 
 /* Runs engine->chunk through the decoder; logits [chunk.n_logits][vocab_size]. */
 kvl_status kvl_engine_forward(kvl_engine *engine, float *logits);

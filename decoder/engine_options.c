@@ -79,10 +79,14 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
         .page_tokens = options->page_tokens,
         .max_seq_tokens = options->max_seq_tokens ? options->max_seq_tokens : c->max_position,
         .max_seqs = options->max_seqs,
+        .prefix = options->prefix_cache ? KVL_PREFIX_TOKENS : KVL_PREFIX_OFF,
         .window_tokens = c->sliding_window, /* the same in all layers */
         .slot_bytes = (int64_t)kvl_kv_slot_bytes(c->n_kv_heads, c->head_dim, cache->k_dtype),
         .map_bytes = options->map_bytes ? options->map_bytes : DEFAULT_MAP_BYTES,
     };
+    if (options->prefix_cache && !cache->allocator->admit)
+        return kvl_fail(KVL_ERR_UNSUPPORTED, "allocator %s has no prefix cache: use 'paged'",
+                        cache->allocator->name);
     if (options->reserve)
         KVL_TRY(kvl_reserve_policy_parse(options->reserve, &cache->config.reserve));
     if (cache->config.map_bytes < 4096 || cache->config.map_bytes % 4096)

@@ -30,6 +30,11 @@ kvl_status kvl_engine_read_kv(kvl_engine *engine, kvl_seq seq, int32_t layer, in
     kvl_kv_view view;
     kvl_kv_cache_view(&engine->cache, &seq, &kv_len, 1, &view);
     kvl_kv_cache_layer(&engine->cache, layer, &view);
+    for (int64_t t = first; view.page_table && t < first + n; t++) {
+        if (view.page_table[t / view.page_tokens] < 0)
+            return kvl_fail(KVL_ERR_INPUT, "token %lld of sequence %d lies before its window",
+                            (long long)t, seq);
+    }
     for (int32_t head = 0; head < view.n_kv_heads; head++) {
         if (k) read_head(&view, false, first, n, head, k);
         if (v) read_head(&view, true, first, n, head, v);

@@ -60,8 +60,9 @@ static kvl_status check_items(kvl_engine *engine, const kvl_step_item *items, in
 static void roll_back(kvl_engine *engine, const kvl_step_item *items, int32_t n_items) {
     kvl_kv_cache *cache = &engine->cache;
     for (int32_t i = 0; i < n_items; i++) {
-        if (kvl_engine_length(engine, items[i].seq) > engine->old_lens[i])
-            cache->allocator->truncate(cache->state, items[i].seq, engine->old_lens[i]);
+        if (kvl_engine_length(engine, items[i].seq) <= engine->old_lens[i]) continue;
+        cache->allocator->truncate(cache->state, items[i].seq, engine->old_lens[i]);
+        kvl_engine_forget(engine, items[i].seq);
     }
 }
 
@@ -74,6 +75,19 @@ static kvl_status append_items(kvl_engine *engine, const kvl_step_item *items, i
             return status;
         }
     }
+    return KVL_OK;
+}
+
+/* Tells the prefix cache the ids of tokens that lie past the prompt. */
+static kvl_status learn(kvl_engine *engine, const kvl_step_item *item) {
+    const kvl_kv_cache *cache = &engine->cache;
+    int64_t length = kvl_engine_length(engine, item->seq), known = engine->known[item->seq];
+    /* Ids that were never given (kvl_engine_add, a synthetic fill) leave a gap for good. */
+    if (cache->config.prefix == KVL_PREFIX_OFF || known >= length || known < length - item->n_ids)
+        return KVL_OK;
+    const int32_t *ids = item->ids + (item->n_ids - (length - known));
+    KVL_TRY(cache->allocator->learn(cache->state, item->seq, ids, length - known));
+    engine->known[item->seq] = length;
     return KVL_OK;
 }
 
@@ -219,6 +233,7 @@ kvl_status kvl_engine_step(kvl_engine *engine, const kvl_step_item *items, int32
         roll_back(engine, items, n_items);
         return status;
     }
+    for (int32_t i = 0; i < n_items; i++) KVL_TRY(learn(engine, &items[i]));
     uint64_t step_ns = kvl_now_ns() - start_ns;
     timed_ns = kvl_engine_timed_ns(&engine->stats) - timed_ns;
     engine->stats.other_ns += step_ns > timed_ns ? step_ns - timed_ns : 0;

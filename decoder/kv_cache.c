@@ -204,13 +204,15 @@ static kvl_status run_order(kvl_kv_cache *cache, const kvl_order *order) {
                     cache->allocator->name, (int)order->kind);
 }
 
-kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_tokens) {
+static kvl_status check_orders(const kvl_kv_cache *cache) {
+    if (!cache->failed) return KVL_OK;
+    return kvl_fail(KVL_ERR_OOM, "KV cache: an order of allocator %s failed before",
+                    cache->allocator->name);
+}
+
+static kvl_status run_orders(kvl_kv_cache *cache) {
     kvl_order orders[16];
     int32_t n_orders;
-    if (cache->failed)
-        return kvl_fail(KVL_ERR_OOM, "KV cache: an order of allocator %s failed before",
-                        cache->allocator->name);
-    KVL_TRY(cache->allocator->append(cache->state, seq, n_tokens));
     while ((n_orders = cache->allocator->take_orders(cache->state, orders, 16)) > 0) {
         for (int32_t i = 0; i < n_orders; i++) {
             kvl_status status = run_order(cache, &orders[i]);
@@ -220,6 +222,18 @@ kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_token
         }
     }
     return KVL_OK;
+}
+
+kvl_status kvl_kv_cache_admit(kvl_kv_cache *cache, const kvl_request *request, kvl_admission *out) {
+    KVL_TRY(check_orders(cache));
+    KVL_TRY(kvl_allocator_admit(cache->allocator, cache->state, request, out));
+    return run_orders(cache);
+}
+
+kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_tokens) {
+    KVL_TRY(check_orders(cache));
+    KVL_TRY(cache->allocator->append(cache->state, seq, n_tokens));
+    return run_orders(cache);
 }
 
 uint64_t kvl_kv_cache_token_bytes(const kvl_kv_cache *cache) {

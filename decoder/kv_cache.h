@@ -60,6 +60,9 @@ kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n
 kvl_status kvl_kv_cache_create(kvl_kv_cache *cache);
 void kvl_kv_cache_free(kvl_kv_cache *cache);
 
+/* Admits a request and runs the orders that come with it (a prefix that ends inside a page). */
+kvl_status kvl_kv_cache_admit(kvl_kv_cache *cache, const kvl_request *request, kvl_admission *out);
+
 /* Makes room for n_tokens more tokens of `seq` and runs the orders that come with it (copies, in
  * every layer). All or nothing. */
 kvl_status kvl_kv_cache_append(kvl_kv_cache *cache, kvl_seq seq, int64_t n_tokens);
