@@ -6,7 +6,7 @@ case $model in synthetic:*) ;; *) model=$(realpath "$model") ;; esac
 . "$(dirname "$0")/../common.sh"
 case $model in synthetic:*) ;; *) ln -sf "$model" "$(basename "$model")"; model=$(basename "$model") ;; esac
 # One token is generated: what is stored then is the context, no more.
-"$KVLAB" bench decode --model "$model" --context 1024-8192*2 --batch 1,2,4 --output 2 --rounds 1 --out kv-bytes.jsonl
+"$KVLAB" bench decode --model "$model" --context 512-4096*2 --batch 1,2,4 --output 2 --rounds 1 --out kv-bytes.jsonl
 "$KVLAB" plot kv-bytes.jsonl --x context --y kv_bytes_formula --by batch --logx
 python3 - <<'P'
 import json

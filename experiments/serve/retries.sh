@@ -12,6 +12,7 @@ serve --arrival gamma:8:4 --queue-limit 0,4,8,16,32,64,128 --out limit.jsonl
 serve --arrival together --queue-limit 16 --retry fixed:2:100,backoff:2:100,jitter:4:100 --series series --out herd.jsonl
 "$KVLAB" plot limit.jsonl --x queue_limit --y ttft_p99_ms
 "$KVLAB" plot limit.jsonl --x queue_limit --y gave_up
+"$KVLAB" plot herd.jsonl --kind ledger
 "$KVLAB" plot herd.jsonl --x retry --y turned_away --kind bars
 "$KVLAB" plot herd.jsonl --x retry --y ttft_p99_ms --kind bars
 python3 - <<'P'

@@ -66,14 +66,17 @@ static void drop_every_other(kvl_map *map) {
     map->every *= 2;
 }
 
-void kvl_map_take(kvl_map *map, int64_t step, const kvl_pool *pool, const int64_t *requests) {
-    if (step < map->next_step) return;
+static void snapshot(kvl_map *map, const kvl_pool *pool, const int64_t *requests) {
     if (map->n_rows == KVL_MAP_ROWS) drop_every_other(map);
     painter p = {.map = map, .requests = requests, .row = map->cells[map->n_rows]};
     for (int c = 0; c < KVL_MAP_CELLS; c++) p.row[c] = (kvl_map_cell){KVL_MAP_FREE, -1};
     pool->module->walk(pool->state, visit, &p);
-    map->steps[map->n_rows++] = step;
-    map->next_step = step + map->every;
+    map->steps[map->n_rows++] = map->next_step;
+    map->next_step += map->every;
+}
+
+void kvl_map_take(kvl_map *map, int64_t next, const kvl_pool *pool, const int64_t *requests) {
+    while (map->next_step < next) snapshot(map, pool, requests);
 }
 
 void kvl_map_csv(const kvl_map *map, double step_s, kvl_buffer *out) {

@@ -36,8 +36,9 @@ typedef struct kvl_map {
 
 void kvl_map_start(kvl_map *map, int64_t slots);
 
-/* Takes a snapshot when one is due; `requests` [max_seqs] tells whose request a handle is. */
-void kvl_map_take(kvl_map *map, int64_t step, const kvl_pool *pool, const int64_t *requests);
+/* Takes the snapshots that are due before step `next`, until when nobody comes or goes; `requests`
+ * [max_seqs] tells whose request a handle is. Row i is of step i * every. */
+void kvl_map_take(kvl_map *map, int64_t next, const kvl_pool *pool, const int64_t *requests);
 
 /* CSV: row, time_s, cell, slot (first of the cell), state (free, cached, unwritten, live), owner;
  * free cells are left out. */

@@ -319,7 +319,7 @@ static kvl_status account(replay *r, int64_t step, int64_t next) {
         if (r->n_waiting) add_sums(&out->full, &l, r->n_running, n);
         out->batch_sum += (double)r->n_running * (double)n;
     }
-    if (r->map) kvl_map_take(r->map, step, &r->pool, r->owners);
+    if (r->map) kvl_map_take(r->map, next, &r->pool, r->owners);
     if (!r->series) return KVL_OK;
     const double running = (double)r->n_running;
     const double values[KVL_REPLAY_COLUMNS] = {

@@ -4,10 +4,14 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "core/rng.h"
+#include "harness/figures/dictionary.h"
 #include "harness/replay/heap.h"
 #include "harness/replay/replay.h"
+#include "harness/replay/trial.h"
+#include "harness/traces/arrivals.h"
 
 /* ---- slices --------------------------------------------------------------------------------- */
 
@@ -376,8 +380,72 @@ static void refuses_options(void **state) {
     assert_int_equal(r.refused, 2);
 }
 
+/* The child's side: every metric it names is defined, and the side files are there and whole. */
+static void trial_answers(void **state) {
+    (void)state;
+    char side[64], path[96];
+    snprintf(side, sizeof side, "/tmp/kvlab-side-%ld", (long)getpid());
+    json_t *spec =
+        json_pack("{s:{s:s,s:i,s:f},s:{s:s,s:s,s:s,s:s,s:i,s:s,s:i,s:i,s:i},s:s}", "workload",
+                  "name", "replay", "seed", 1, "step_ms", 30.0, "axes", "trace",
+                  source("azure_llm_2023_conv_400.csv"), "arrival", "x2", "allocator", "paged",
+                  "reserve", "none", "page_tokens", 16, "share", "off", "pool_tokens", 16384,
+                  "max_model_len", 0, "max_seqs", 0, "side", side);
+    json_t *answer = NULL, *value;
+    const char *name;
+    assert_non_null(spec);
+    assert_ok(kvl_replay_trial_run(spec, &answer));
+    assert_string_equal(json_string_value(json_object_get(answer, "outcome")), "ok");
+    json_object_foreach(json_object_get(answer, "metrics"), name, value) {
+        if (!kvl_name_find(name)) fail_msg("%s is not in the dictionary", name);
+    }
+    const char *const files[] = {"ledger", "map"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s-%s.csv", side, files[i]);
+        const json_t *named = json_object_get(json_object_get(answer, "effective"), files[i]);
+        assert_string_equal(json_string_value(named), path);
+        assert_int_equal(unlink(path), 0);
+    }
+    json_decref(answer);
+    /* The trace is another one than the sweep saw. */
+    json_object_set_new(spec, "trace_digest", json_string("0000000000000000"));
+    assert_ok(kvl_replay_trial_run(spec, &answer));
+    assert_string_equal(json_string_value(json_object_get(answer, "outcome")), "mismatch");
+    json_decref(answer);
+    json_decref(spec);
+}
+
+/* In a map every slot of the pool has one owner: shares of cells agree with the ledger. */
+static void map_agrees_with_ledger(void **state) {
+    (void)state;
+    kvl_trace t;
+    kvl_replay_result r;
+    static kvl_map map;
+    kvl_replay_options o = options_of("paged", 16);
+    o.pool_tokens = 128 * 16; /* a page a cell */
+    o.max_seq_tokens = 1000;
+    read_slice("azure_llm_2023_conv_400.csv", &t);
+    assert_ok(kvl_arrivals_apply("together", 1, &t));
+    kvl_map_start(&map, o.pool_tokens);
+    assert_ok(kvl_replay_run(&t, &o, NULL, &map, &r));
+    assert_true(map.n_rows > KVL_MAP_ROWS / 2);
+    for (int i = 0; i < map.n_rows; i++) {
+        assert_int_equal(map.steps[i], map.every * i);
+        for (int64_t c = 0; c < map.n_cells; c++) {
+            const kvl_map_cell *cell = &map.cells[i][c];
+            bool owned = cell->state == KVL_MAP_LIVE || cell->state == KVL_MAP_UNWRITTEN;
+            assert_true(owned ? cell->owner >= 0 && cell->owner < t.n : cell->owner == -1);
+        }
+    }
+    int64_t n_owned = 0;
+    for (int64_t c = 0; c < map.n_cells; c++) n_owned += map.cells[0][c].owner >= 0;
+    assert_true(n_owned > 100); /* full at once */
+    kvl_trace_free(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trial_answers),  cmocka_unit_test(map_agrees_with_ledger),
         cmocka_unit_test(slice_paged),    cmocka_unit_test(slice_slabs),
         cmocka_unit_test(slice_prefix),   cmocka_unit_test(equals_token_by_token),
         cmocka_unit_test(heap_sorts),     cmocka_unit_test(series_keeps_extremes),

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/rng.h"
+#include "harness/figures/dictionary.h"
 #include "harness/serve/cost.h"
 #include "harness/serve/trial.h"
 
@@ -531,6 +532,33 @@ static void fits_costs(void **state) {
     unlink(path);
 }
 
+/* The child's side: every metric it names is defined. */
+static void trial_answers(void **state) {
+    (void)state;
+    json_t *spec = json_pack(
+        "{s:{s:s,s:i,s:s,s:f},s:{s:s,s:s,s:s,s:s,s:i,s:s,s:i,s:i,s:i,s:i,s:i,s:s,s:s,s:s,s:i,s:s}}",
+        "workload", "name", "serve", "seed", 1, "cost", write_rows(false), "length_scale", 0.25,
+        "axes", "trace", KVL_SOURCE_DIR "/tests/harness/traces/azure_llm_2023_conv_400.csv",
+        "arrival", "poisson:3", "allocator", "paged", "reserve", "none", "page_tokens", 16, "share",
+        "off", "pool_tokens", 0, "memory_utilization", 50, "max_model_len", 0, "max_seqs", 32,
+        "max_batched_tokens", 256, "schedule", "decode_first", "chunked_prefill", "on", "preempt",
+        "recompute", "queue_limit", 20, "retry", "jitter:1:5");
+    json_t *answer = NULL, *value;
+    const char *name;
+    assert_non_null(spec);
+    assert_ok(kvl_serve_trial_run(spec, &answer));
+    assert_string_equal(json_string_value(json_object_get(answer, "reason")), "");
+    assert_string_equal(json_string_value(json_object_get(answer, "outcome")), "ok");
+    json_object_foreach(json_object_get(answer, "metrics"), name, value) {
+        if (!kvl_name_find(name)) fail_msg("%s is not in the dictionary", name);
+    }
+    assert_int_equal(json_integer_value(
+                         json_object_get(json_object_get(answer, "metrics"), "serve_pool_tokens")),
+                     (11000000 / 2 - 1000000) / 100);
+    json_decref(answer);
+    json_decref(spec);
+}
+
 static void gaps(void **state) {
     (void)state;
     static uint64_t counts[KVL_GAP_BUCKETS];
@@ -551,6 +579,7 @@ int main(void) {
         cmocka_unit_test(queue_limits), cmocka_unit_test(retries),
         cmocka_unit_test(random_runs),  cmocka_unit_test(shares),
         cmocka_unit_test(breaks),       cmocka_unit_test(refuses_options),
-        cmocka_unit_test(fits_costs),   cmocka_unit_test(gaps)};
+        cmocka_unit_test(fits_costs),   cmocka_unit_test(trial_answers),
+        cmocka_unit_test(gaps)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
