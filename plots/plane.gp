@@ -16,6 +16,7 @@ set format y '%g'
 set xlabel x_label
 set ylabel y_label
 set title title
+set offsets graph 0.03, graph 0.03
 set key outside right top Left reverse spacing 1.15 samplen 1
 mine(w, k, i, j, v) = (w eq word(weights, i) && k eq word(formats, j)) ? v : NaN
 do for [d = 1:2] {
