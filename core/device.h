@@ -25,6 +25,8 @@ typedef struct kvl_device {
 
     kvl_status (*alloc)(uint64_t bytes, void **out);
     void (*release)(void *pointer, uint64_t bytes);
+    /* Makes sure that allocated memory is there before it is used; NULL where it always is. */
+    kvl_status (*populate)(void *at, uint64_t bytes);
     /* Address space that memory is mapped into piece by piece (core/memory.h); NULL where the
      * device has none. */
     kvl_status (*reserve)(uint64_t bytes, void **out);

@@ -232,6 +232,7 @@ const kvl_device kvl_device_cpu = {
     .available = available,
     .alloc = kvl_mem_alloc,
     .release = kvl_mem_free,
+    .populate = kvl_mem_populate,
     .reserve = kvl_mem_reserve,
     .unreserve = kvl_mem_unreserve,
     .map = kvl_mem_map,

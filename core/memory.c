@@ -79,15 +79,21 @@ void kvl_mem_unreserve(void *pointer, uint64_t bytes, uint64_t mapped_bytes) {
     atomic_fetch_sub(&live_bytes, mapped_bytes);
 }
 
+kvl_status kvl_mem_populate(void *at, uint64_t bytes) {
+    /* Kernels before 5.14 do not know it (EINVAL): pages then come at the first touch. */
+    if (bytes && madvise(at, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
+        return kvl_fail(KVL_ERR_OOM, "%llu bytes of memory: %s", (unsigned long long)bytes,
+                        strerror(errno));
+    return KVL_OK;
+}
+
 kvl_status kvl_mem_map(void *at, uint64_t bytes, bool huge) {
     if (mprotect(at, bytes, PROT_READ | PROT_WRITE) != 0)
         return kvl_fail(KVL_ERR_OOM, "mapping %llu bytes: %s", (unsigned long long)bytes,
                         strerror(errno));
     if (huge) madvise(at, bytes, MADV_HUGEPAGE); /* advice: refusal costs speed only */
-    /* Kernels before 5.14 do not know it (EINVAL): pages then come at the first touch. */
-    if (madvise(at, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
-        return kvl_fail(KVL_ERR_OOM, "mapping %llu bytes: %s", (unsigned long long)bytes,
-                        strerror(errno));
+    kvl_status status = kvl_mem_populate(at, bytes);
+    if (status != KVL_OK) return kvl_fail_prefix(status, "mapping");
     atomic_fetch_add(&live_bytes, bytes);
     return KVL_OK;
 }

@@ -15,6 +15,10 @@ kvl_status kvl_mem_alloc(uint64_t bytes, void **out);
 /* Frees what kvl_mem_alloc gave; `bytes` as then. NULL is allowed. */
 void kvl_mem_free(void *pointer, uint64_t bytes);
 
+/* Brings the pages of memory from kvl_mem_alloc in, so that no later write waits for the system to
+ * find and clear them. KVL_ERR_OOM when there are not as many. */
+kvl_status kvl_mem_populate(void *at, uint64_t bytes);
+
 /* Address space without memory: touching it is a fault until kvl_mem_map. Starts at a multiple of 2
  * MiB. */
 kvl_status kvl_mem_reserve(uint64_t bytes, void **out);

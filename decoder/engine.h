@@ -31,6 +31,7 @@ typedef struct kvl_engine_options {
     int64_t pool_tokens;      /* 0 = all that max_seqs * max_seq_tokens can need */
     const char *reserve;      /* contiguous, buddy: max, pow2 or oracle; NULL = max */
     int64_t map_bytes;        /* virtual: a physical page; 0 = 64 KiB */
+    bool populate;            /* KV pools take all their memory now: no step waits for the system */
     bool prefix_cache;        /* paged: K and V of equal prefixes are kept and found again */
     int32_t max_batch_tokens; /* largest step; longer prompts go in chunks. 0 = 512 */
     bool deterministic;       /* own kernels, fixed shapes: bit-exact whatever the batch */

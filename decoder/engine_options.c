@@ -74,6 +74,7 @@ static kvl_status resolve_sizes(kvl_engine *engine, const kvl_engine_options *op
     cache->n_layers = c->n_layers;
     cache->n_kv_heads = c->n_kv_heads;
     cache->head_dim = c->head_dim;
+    cache->populated = options->populate;
     cache->config = (kvl_allocator_config){
         .pool_tokens = options->pool_tokens,
         .page_tokens = options->page_tokens,

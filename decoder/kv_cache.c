@@ -64,7 +64,10 @@ static kvl_status create_scratch(kvl_kv_cache *cache) {
 /* One pool: memory, or address space that orders map memory into. */
 static kvl_status create_pool(kvl_kv_cache *cache, uint64_t bytes, void **pool) {
     const kvl_device *device = cache->device;
-    if (!cache->placement.mapped) return device->alloc(bytes, pool);
+    if (!cache->placement.mapped) {
+        KVL_TRY(device->alloc(bytes, pool));
+        return cache->populated && device->populate ? device->populate(*pool, bytes) : KVL_OK;
+    }
     if (!device->reserve)
         return kvl_fail(KVL_ERR_UNSUPPORTED, "allocator %s: device %s maps no memory",
                         cache->allocator->name, device->name);

@@ -29,6 +29,7 @@ typedef struct kvl_kv_cache {
     int64_t pool_elems;          /* elements in each pool */
     uint64_t k_bytes, v_bytes;   /* of each pool of K and V; of address space where it is mapped */
     uint64_t mapped_bytes;       /* of each pool, where memory is mapped on demand */
+    bool populated;              /* pools have all their memory from the start */
     bool failed;                 /* an order could not be run: memory and allocator disagree */
     void **k_pools, **v_pools;   /* host arrays [n_layers] of device memory */
     uint64_t scale_bytes;        /* of each pool of dynamic scales: one float a slot and head */
@@ -54,9 +55,9 @@ static inline uint64_t kvl_kv_slot_bytes(int32_t n_kv_heads, int32_t head_dim, k
 kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n_kv_heads,
                                    int32_t head_dim, kvl_dtype dtype, uint64_t *bytes);
 
-/* The fields device, allocator, config, n_layers, n_kv_heads, head_dim, dtypes, scale tokens and
- * static scales are set by the caller; the rest is zero. Allocates state and pools. On failure
- * nothing is held. */
+/* The fields device, allocator, config, n_layers, n_kv_heads, head_dim, dtypes, scale tokens,
+ * static scales and `populated` are set by the caller; the rest is zero. Allocates state and pools.
+ * On failure nothing is held. */
 kvl_status kvl_kv_cache_create(kvl_kv_cache *cache);
 void kvl_kv_cache_free(kvl_kv_cache *cache);
 

@@ -128,6 +128,7 @@ kvl_status kvl_real_open(const kvl_model *model, const kvl_engine_options *names
     options.allocator = serve->allocator->name;
     options.page_tokens = serve->page_tokens;
     options.pool_tokens = serve->pool_tokens;
+    options.populate = true;
     options.max_seqs = serve->max_seqs;
     options.max_seq_tokens = serve->max_model_len ? serve->max_model_len : trace->longest;
     options.max_batch_tokens = serve->max_batched_tokens;

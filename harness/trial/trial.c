@@ -94,6 +94,7 @@ static kvl_status verify(const kvl_model *model, const kvl_trial_spec_values *sp
 static kvl_status load(const kvl_model *model, const kvl_trial_spec_values *spec,
                        kvl_engine **engine) {
     kvl_engine_options options = kvl_trial_engine_options(spec);
+    options.populate = true;
     options.max_seqs = (int32_t)spec->batch;
     options.max_seq_tokens = spec->prompt + spec->context + spec->output;
     if (spec->chunk) options.max_batch_tokens = (int32_t)spec->chunk;

@@ -1,6 +1,8 @@
+#define _GNU_SOURCE
 #include "tests/test.h"
 
 #include <math.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,6 +66,28 @@ static void memory_is_aligned_zeroed_and_counted(void **state) {
     void *p;
     assert_int_equal(kvl_mem_alloc(UINT64_MAX - 5, &p), KVL_ERR_OOM);
     assert_int_equal(kvl_mem_alloc(1ull << 60, &p), KVL_ERR_OOM);
+}
+
+static int64_t resident_pages(void *at, uint64_t bytes) {
+    unsigned char *in = malloc(bytes / 4096);
+    int64_t n = 0;
+    assert_int_equal(mincore(at, bytes, in), 0);
+    for (uint64_t i = 0; i < bytes / 4096; i++) n += in[i] & 1;
+    free(in);
+    return n;
+}
+
+static void populated_memory_is_resident_and_zero(void **state) {
+    enum { BYTES = 6 << 20 };
+    void *p;
+    assert_ok(kvl_mem_alloc(BYTES, &p));
+    assert_int_equal(resident_pages(p, BYTES), 0);
+    assert_ok(kvl_mem_populate(p, BYTES));
+    assert_int_equal(resident_pages(p, BYTES), BYTES / 4096);
+    for (int i = 0; i < BYTES; i += 511) assert_int_equal(((char *)p)[i], 0);
+    kvl_mem_free(p, BYTES);
+    assert_refused(kvl_mem_populate((void *)4096, 4096), KVL_ERR_OOM, "4096 bytes");
+    assert_ok(kvl_mem_populate(NULL, 0));
 }
 
 static void files_are_opened_with_distrust(void **state) {
@@ -162,6 +186,7 @@ int main(void) {
         cmocka_unit_test(checked_arithmetic_catches_wraps),
         cmocka_unit_test(nearest_names),
         cmocka_unit_test(memory_is_aligned_zeroed_and_counted),
+        cmocka_unit_test(populated_memory_is_resident_and_zero),
         cmocka_unit_test(files_are_opened_with_distrust),
         cmocka_unit_test(utf8_validity),
         cmocka_unit_test(random_numbers_are_counter_based),
