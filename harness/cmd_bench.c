@@ -84,11 +84,11 @@ static void print_end(const kvl_workload_kind *kind, const kvl_sweep_summary *su
 }
 
 static kvl_status sweep(const kvl_bench_values *v, const kvl_experiment *experiment,
-                        const kvl_trials *trials, const char *build_id, int *code) {
+                        const kvl_trials *trials, const char *build_id, int *code, json_t **rows) {
     char path[64];
     const char *out = v->out;
     kvl_sweep_summary summary = {0};
-    KVL_TRY(check_some_can_run(trials));
+    if (!v->allow_refused) KVL_TRY(check_some_can_run(trials));
     if (!out) {
         KVL_TRY(default_out(experiment->workload.kind->name, path, sizeof path));
         out = path;
@@ -116,6 +116,7 @@ static kvl_status sweep(const kvl_bench_values *v, const kvl_experiment *experim
     if (status == KVL_OK) {
         print_end(experiment->workload.kind, &summary, out);
         *code = kvl_sweep_exit(&summary);
+        *rows = json_incref(summary.rows);
     }
     kvl_sweep_summary_free(&summary);
     return status;
@@ -126,6 +127,15 @@ kvl_bench_values kvl_bench_defaults(void) {
 }
 
 kvl_status kvl_bench_sweep(const kvl_bench_values *v, const kvl_workload_kind *kind, int *code) {
+    json_t *rows = NULL;
+    kvl_status status = kvl_bench_sweep_rows(v, kind, code, &rows);
+    json_decref(rows);
+    return status;
+}
+
+kvl_status kvl_bench_sweep_rows(const kvl_bench_values *v, const kvl_workload_kind *kind, int *code,
+                                json_t **rows) {
+    *rows = NULL;
     char build_id[17];
     kvl_experiment experiment = {0};
     kvl_trials trials = {0};
@@ -147,7 +157,7 @@ kvl_status kvl_bench_sweep(const kvl_bench_values *v, const kvl_workload_kind *k
         status = kvl_experiment_expand(&experiment, kvl_experiment_refuse, build_id, &trials);
     if (status == KVL_OK)
         status = v->dry_run ? print_points(&experiment, &trials)
-                            : sweep(v, &experiment, &trials, build_id, code);
+                            : sweep(v, &experiment, &trials, build_id, code, rows);
     if (status == KVL_OK && v->dry_run) status = check_some_can_run(&trials);
     kvl_trials_free(&trials);
     kvl_experiment_free(&experiment);

@@ -23,8 +23,9 @@ typedef struct kvl_bench_values {
     const char *nf4_skip;
     int64_t nf4_block;
     bool deterministic, dry_run, retry_failed, allow_nonfinite;
-    const char *side_dir;   /* of time series; NULL: none are kept */
-    json_t *extra;          /* options of one workload alone; borrowed */
+    bool allow_refused;   /* a sweep without a point that can run is rows with reasons, no error */
+    const char *side_dir; /* of time series; NULL: none are kept */
+    json_t *extra;        /* options of one workload alone; borrowed */
     kvl_trace_values trace; /* replay, serve */
 } kvl_bench_values;
 
@@ -122,6 +123,10 @@ kvl_bench_values kvl_bench_defaults(void);
 /* Sweeps and prints the table; *code is the exit code. */
 kvl_status kvl_bench_sweep(const kvl_bench_values *values, const kvl_workload_kind *kind,
                            int *code);
+/* The same; *rows (a new reference, NULL after --dry-run) holds the rows of its trials, those that
+ * a resumed file held included. */
+kvl_status kvl_bench_sweep_rows(const kvl_bench_values *values, const kvl_workload_kind *kind,
+                                int *code, json_t **rows);
 /* Parses the command line of `self`, sweeps, prints the table; returns the exit code. */
 /* Creates the folder of --series, where one was given. */
 kvl_status kvl_bench_side_dir(const kvl_bench_values *values);

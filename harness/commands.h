@@ -18,6 +18,7 @@ extern const kvl_command kvl_command_bench_allocator; /* cmd_bench_allocator.c *
 extern const kvl_command kvl_command_bench_soak;
 extern const kvl_command kvl_command_plot;     /* cmd_plot.c */
 extern const kvl_command kvl_command_export;   /* cmd_export.c */
+extern const kvl_command kvl_command_run;      /* cmd_run.c */
 extern const kvl_command kvl_command_compare;  /* cmd_compare.c */
 extern const kvl_command kvl_command_quantize; /* cmd_quantize.c */
 extern const kvl_command kvl_command_help;     /* cmd_help.c */

@@ -13,23 +13,12 @@
 #include "harness/exit.h"
 
 static const kvl_command *const commands[] = {
-    &kvl_command_info,
-    &kvl_command_generate,
-    &kvl_command_tokenize,
-    &kvl_command_verify,
-    &kvl_command_bench_decode,
-    &kvl_command_bench_attention,
-    &kvl_command_bench_matmul,
-    &kvl_command_bench_quality,
-    &kvl_command_bench_replay,
-    &kvl_command_bench_serve,
-    &kvl_command_bench_allocator,
-    &kvl_command_bench_soak,
-    &kvl_command_plot,
-    &kvl_command_export,
-    &kvl_command_compare,
-    &kvl_command_quantize,
-    &kvl_command_help,
+    &kvl_command_info,         &kvl_command_generate,        &kvl_command_tokenize,
+    &kvl_command_verify,       &kvl_command_bench_decode,    &kvl_command_bench_attention,
+    &kvl_command_bench_matmul, &kvl_command_bench_quality,   &kvl_command_bench_replay,
+    &kvl_command_bench_serve,  &kvl_command_bench_allocator, &kvl_command_bench_soak,
+    &kvl_command_plot,         &kvl_command_export,          &kvl_command_run,
+    &kvl_command_compare,      &kvl_command_quantize,        &kvl_command_help,
 };
 
 size_t kvl_command_count(void) {

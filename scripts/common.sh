@@ -57,7 +57,7 @@ have_package() {
 }
 
 build_packages=(gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev
-    libutf8proc-dev libhwloc-dev libxxhash-dev libcmocka-dev)
+    libutf8proc-dev libhwloc-dev libxxhash-dev libfyaml-dev libcmocka-dev)
 
 # build PRESET: configures and builds with every core.
 build() {

@@ -84,6 +84,14 @@ static kvl_status parse_axis(kvl_experiment *experiment, kvl_axis_id id, const c
     return kvl_axis_parse(&axis, text, n ? names : NULL, n, &experiment->axes[id]);
 }
 
+kvl_status kvl_experiment_parse_axis(const kvl_workload_kind *kind, kvl_axis_id id,
+                                     const char *text, kvl_axis_values *out) {
+    kvl_experiment experiment = {.workload.kind = kind};
+    kvl_status status = parse_axis(&experiment, id, text);
+    *out = experiment.axes[id];
+    return status;
+}
+
 /* An axis that plays no part: the single value 0, which no option can ask for. */
 static kvl_status set_absent(kvl_experiment *experiment, kvl_axis_id id) {
     kvl_axis_values *values = &experiment->axes[id];

@@ -77,6 +77,11 @@ kvl_status kvl_experiment_init(kvl_experiment *experiment, const kvl_workload *w
                                const char *const texts[KVL_N_AXES]);
 void kvl_experiment_free(kvl_experiment *experiment);
 
+/* The values of one axis as kvl_experiment_init would take them, for those who check a text before.
+ * The workload must use the axis. Free with kvl_axis_values_free. (catalogue.c) */
+kvl_status kvl_experiment_parse_axis(const kvl_workload_kind *kind, kvl_axis_id id,
+                                     const char *text, kvl_axis_values *out);
+
 /* Expands the product in the workload's order of axes (the last runs fastest), makes equal what
  * cannot differ, drops duplicates and says why a point is impossible. At most 100,000 points.
  * `refuse` (may be NULL) adds the checks that need registries: it writes a reason into
