@@ -6,7 +6,7 @@
 azure=$(realpath "${1:?the Azure conversation trace of 2023}")
 mooncake=$(realpath "${2:?the Mooncake conversation trace}")
 . "$(dirname "$0")/../common.sh"
-cp "$azure" azure_llm_2023_conv.csv; cp "$mooncake" mooncake_conversation.jsonl
+cp -f "$azure" azure_llm_2023_conv.csv; cp -f "$mooncake" mooncake_conversation.jsonl
 azure=azure_llm_2023_conv.csv mooncake=mooncake_conversation.jsonl
 rows=reference.jsonl
 python3 "$root/tests/harness/traces/slice_figures.py" "$azure" "$mooncake" > expected.json

@@ -4,8 +4,8 @@
 # batch; continuous batching gives more than a static batch of the same size. About 5 s.
 . "$(dirname "$0")/../common.sh"
 COST=${COST:-$root/results/published/2026-11-zen5-2core-serve/cost.jsonl}
-cp "$COST" cost.jsonl
-cp "$root/tests/harness/traces/azure_llm_2023_conv_400.csv" azure.csv
+cp -f "$COST" cost.jsonl
+cp -f "$root/tests/harness/traces/azure_llm_2023_conv_400.csv" azure.csv
 "$KVLAB" bench serve --trace azure.csv --cost cost.jsonl --arrival together --pool-tokens 131072 --max-seqs 1-64*2 \
     --schedule static,prefill_first,decode_first --out batching.jsonl
 "$KVLAB" plot batching.jsonl --x max_seqs --y output_tok_s --by schedule

@@ -5,8 +5,8 @@
 # memory means fewer preemptions; larger steps give a shorter p99 TTFT and a longer p99 time between tokens. About 5 s.
 . "$(dirname "$0")/../common.sh"
 COST=${COST:-$root/results/published/2026-11-zen5-2core-serve/cost.jsonl}
-cp "$COST" cost.jsonl
-cp "$root/tests/harness/traces/azure_llm_2023_conv_400.csv" azure.csv
+cp -f "$COST" cost.jsonl
+cp -f "$root/tests/harness/traces/azure_llm_2023_conv_400.csv" azure.csv
 serve() { "$KVLAB" bench serve --trace azure.csv --cost cost.jsonl "$@"; }
 serve --arrival together --pool-tokens 65536 --max-model-len 8192-65536*2 --allocator contiguous,paged --out model-len.jsonl
 serve --arrival poisson:2 --memory-mib 1024 --memory-utilization 35,40,50,60,70,80,90 --out memory.jsonl

@@ -9,7 +9,7 @@ model=$(realpath "${2:?a GGUF file}")
 python=${3:-}
 hf=${4:+$(realpath "$4")}
 . "$(dirname "$0")/../common.sh"
-cp "$azure" azure.csv
+cp -f "$azure" azure.csv
 ln -sf "$model" model.gguf
 R="--trace azure.csv --requests 200 --length-scale 0.2 --arrival poisson:${RATE:-40} --pool-tokens 65536 --max-seqs ${SEQS:-64}
    --max-batched-tokens ${STEP:-512}"

@@ -5,8 +5,8 @@
 # shortens the waits in the queue; jitter causes fewer 429s than a fixed pause as long as its first on average. About 3 s.
 . "$(dirname "$0")/../common.sh"
 COST=${COST:-$root/results/published/2026-11-zen5-2core-serve/cost.jsonl}
-cp "$COST" cost.jsonl
-cp "$root/tests/harness/traces/azure_llm_2023_conv_400.csv" azure.csv
+cp -f "$COST" cost.jsonl
+cp -f "$root/tests/harness/traces/azure_llm_2023_conv_400.csv" azure.csv
 serve() { "$KVLAB" bench serve --trace azure.csv --cost cost.jsonl --length-scale 0.25 --pool-tokens 32768 --max-seqs 16 "$@"; }
 serve --arrival gamma:8:4 --queue-limit 0,4,8,16,32,64,128 --out limit.jsonl
 serve --arrival together --queue-limit 16 --retry fixed:2:100,backoff:2:100,jitter:4:100 --series series --out herd.jsonl

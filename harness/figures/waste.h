@@ -1,4 +1,4 @@
-/* Waste by kind: one bar a trial of `bench replay` (or serve), what the slots of its pool are. */
+/* Waste by kind: one bar a trial of `bench replay`, what the slots of its pool are. */
 #ifndef KVL_HARNESS_WASTE_H
 #define KVL_HARNESS_WASTE_H
 
