@@ -53,7 +53,8 @@ bool kvl_isa_has(kvl_isa isa) {
     case KVL_ISA_AVX512:
         return avx512;
     case KVL_ISA_AVX512_BF16: /* leaf 7.1, EAX bit 5 */
-        return avx512 && __builtin_cpu_supports("avx512vbmi") && cpuid7(1, &a, &b, &c, &d) && (a >> 5 & 1);
+        return avx512 && __builtin_cpu_supports("avx512vbmi") && cpuid7(1, &a, &b, &c, &d) &&
+               (a >> 5 & 1);
     case KVL_ISA_AMX: /* leaf 7.0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE) */
         return kvl_isa_has(KVL_ISA_AVX512_BF16) && cpuid7(0, &a, &b, &c, &d) && (d >> 22 & 1) &&
                (d >> 24 & 1) && amx_permitted();

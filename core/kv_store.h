@@ -7,9 +7,9 @@
  * encoded again. Scales of floating-point formats are powers of two, so that this moves exponents
  * only: the value stays the same, but for what falls below the format's normal range. int8 takes
  * absmax / 127 and is meant for groups of one token. Tokens of a group are taken one after another
- * in rising order whatever the chunk they come in, so that chunking plays no part in what is stored.
- * What a query saw of a group that grew after it, it saw before: there, attention in chunks may
- * differ by that second rounding. What a truncation cut off may leave a larger scale behind. */
+ * in rising order whatever the chunk they come in, so that chunking plays no part in what is
+ * stored. What a query saw of a group that grew after it, it saw before: there, attention in chunks
+ * may differ by that second rounding. What a truncation cut off may leave a larger scale behind. */
 #ifndef KVL_CORE_KV_STORE_H
 #define KVL_CORE_KV_STORE_H
 

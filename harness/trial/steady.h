@@ -5,8 +5,8 @@
  * al. 2017 use change points for warm-up), and warm-up is over when enough steps follow the last
  * cut. A change must be both significant (four standard errors, by a spread that is taken from
  * neighbouring differences, so that the change itself does not widen it) and relevant (1 %). Single
- * outliers are no change, except the first step, which is what warm-up is about, and the last, whose
- * successors decide.
+ * outliers are no change, except the first step, which is what warm-up is about, and the last,
+ * whose successors decide.
  */
 #ifndef KVL_HARNESS_STEADY_H
 #define KVL_HARNESS_STEADY_H

@@ -38,7 +38,7 @@ typedef struct kvl_trial_times {
     double warmup_ns, warmup_prefill_ns;
     double *warmup_step_ns; /* [n_warmup_steps] */
     size_t n_warmup_steps;
-    bool warmup_steady; /* false: a limit of steps or time ended the warm-up */
+    bool warmup_steady;               /* false: a limit of steps or time ended the warm-up */
     kvl_engine_stats prefill, decode; /* summed over the passes */
     double prefill_ns_sum, decode_ns_sum;
     double kv_bytes_scanned;  /* mean over decode steps */
