@@ -408,6 +408,7 @@ kvl_status kvl_claim_evaluate(const kvl_claim *claim, const json_t *rows, kvl_cl
     out->checks = calloc(claim->n_checks + 1, sizeof *out->checks);
     kvl_status status =
         out->checks ? kvl_groups_make(rows, &out->groups) : kvl_fail(KVL_ERR_OOM, "out of memory");
+    if (status == KVL_OK) kvl_groups_sort(&out->groups); /* rounds ran in random order */
     for (size_t i = 0; status == KVL_OK && i < claim->n_checks; i++) {
         status = kvl_check_evaluate(&claim->checks[i], &out->groups, &out->checks[i]);
         out->n_checks = i + 1;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "harness/figures/stats.h"
+#include "harness/sweep/axis.h"
 #include "harness/sweep/row.h"
 
 static const char *text_of(const json_t *row, const char *member) {
@@ -56,6 +57,27 @@ kvl_status kvl_groups_make(const json_t *rows, kvl_groups *out) {
     json_decref(index);
     if (status != KVL_OK) kvl_groups_free(out);
     return status;
+}
+
+static int by_axes(const void *a, const void *b) {
+    const kvl_group *x = a, *y = b;
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
+        const json_t *u = json_object_get(json_object_get(x->rows[0], "axes"), axis->name);
+        const json_t *v = json_object_get(json_object_get(y->rows[0], "axes"), axis->name);
+        if (axis->numeric) {
+            double p = json_number_value(u), q = json_number_value(v);
+            if (p != q) return p < q ? -1 : 1;
+        } else if (json_is_string(u) && json_is_string(v)) {
+            int order = strcmp(json_string_value(u), json_string_value(v));
+            if (order) return order;
+        }
+    }
+    return strcmp(x->trial, y->trial);
+}
+
+void kvl_groups_sort(kvl_groups *groups) {
+    if (groups->n) qsort(groups->items, groups->n, sizeof *groups->items, by_axes);
 }
 
 void kvl_groups_free(kvl_groups *groups) {

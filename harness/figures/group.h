@@ -25,6 +25,8 @@ typedef struct kvl_groups {
 } kvl_groups;
 
 kvl_status kvl_groups_make(const json_t *rows, kvl_groups *out);
+/* By the axes in their order, numbers by value, names by letters. */
+void kvl_groups_sort(kvl_groups *groups);
 void kvl_groups_free(kvl_groups *groups);
 
 /* Outcome of a trial: "ok" when one of its rounds is, else that of its first row. */

@@ -35,23 +35,6 @@ static void find_columns(const kvl_groups *groups, columns *out) {
     }
 }
 
-static int by_axes(const void *a, const void *b) {
-    const kvl_group *x = a, *y = b;
-    for (int i = 0; i < KVL_N_AXES; i++) {
-        const kvl_axis *axis = kvl_axis_of((kvl_axis_id)i);
-        const json_t *u = json_object_get(json_object_get(x->rows[0], "axes"), axis->name);
-        const json_t *v = json_object_get(json_object_get(y->rows[0], "axes"), axis->name);
-        if (axis->numeric) {
-            double p = json_number_value(u), q = json_number_value(v);
-            if (p != q) return p < q ? -1 : 1;
-        } else if (json_is_string(u) && json_is_string(v)) {
-            int order = strcmp(json_string_value(u), json_string_value(v));
-            if (order) return order;
-        }
-    }
-    return strcmp(x->trial, y->trial);
-}
-
 static bool is_share(const kvl_summary_column *column) {
     size_t n = strlen(column->metric);
     return n > 4 && strcmp(column->metric + n - 4, "_pct") == 0;
@@ -99,7 +82,7 @@ kvl_status kvl_summary_print(FILE *out, const kvl_workload_kind *kind, const jso
     columns columns = {0};
     KVL_TRY(kvl_groups_make(rows, &groups));
     if (groups.n) {
-        qsort(groups.items, groups.n, sizeof *groups.items, by_axes);
+        kvl_groups_sort(&groups);
         find_columns(&groups, &columns);
         for (int c = 0; c < columns.n; c++)
             fprintf(out, "%-*s  ", columns.widths[c], columns.names[c]);
