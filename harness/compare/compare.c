@@ -41,8 +41,9 @@ const char *kvl_verdict_name(kvl_verdict verdict) {
  */
 
 /* What each workload is asked about first: the metrics that are compared when none is named. */
-static const char *const defaults[] = {"prefill_tok_s", "decode_tok_s", "time_us",
-                                       "mean_kld",      "ppl",          "nrmse"};
+static const char *const defaults[] = {
+    "prefill_tok_s", "decode_tok_s", "time_us",        "mean_kld",    "ppl",         "nrmse",
+    "output_tok_s",  "ttft_p99_ms",  "tail_waste_pct", "page_op_m_s", "operation_ns"};
 
 static kvl_status unknown_metric(const char *option, const char *name) {
     const char *names[256];

@@ -15,6 +15,9 @@ enum { MAX_AXES = 96, TEXT = 160, MIN_PAIRED = 5 };
 /* What no axis of a sweep says, and rows must not be mixed over either. */
 static const char *const others[] = {"workload", "seed", "chunk", "deterministic",
                                      "text",     "host", "build"};
+/* Options that are no axes, by their name in effective{}. */
+static const char *const settings[] = {"nf4_block", "step_ms", "clock"};
+enum { N_SETTINGS = sizeof settings / sizeof *settings };
 
 typedef struct axes {
     const char *names[MAX_AXES];
@@ -55,6 +58,7 @@ static void collect_axes(pairing *p) {
         }
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) add(&p->all, others[i]);
+    for (size_t i = 0; i < N_SETTINGS; i++) add(&p->all, settings[i]);
 }
 
 static kvl_status find_axis(const pairing *p, const char *option, const char *text, size_t length,
@@ -84,16 +88,33 @@ static kvl_status parse_list(const pairing *p, const char *option, const char *t
 /* ---- values -----------------------------------------------------------------------------------
  */
 
+static void setting_text(const kvl_group *group, const char *name, char out[TEXT]) {
+    const json_t *effective = json_object_get(group->rows[0], "effective");
+    const json_t *value = json_object_get(effective, name);
+    if (json_is_string(value))
+        snprintf(out, TEXT, "%s", json_string_value(value));
+    else if (json_is_number(value))
+        snprintf(out, TEXT, "%.9g", json_number_value(value));
+}
+
 /* A model is its files' digest: a path moves. */
 static void value_of(const kvl_group *group, const char *name, char out[TEXT]) {
     out[0] = '\0';
+    if (kvl_names_find(name, settings, N_SETTINGS) >= 0) {
+        setting_text(group, name, out);
+        return;
+    }
     if (strcmp(name, "model") == 0) kvl_figure_axis_text(group, "model_digest", out, TEXT);
     if (!out[0]) kvl_figure_axis_text(group, name, out, TEXT);
 }
 
 /* As a user would type it. */
 static void shown_value(const kvl_group *group, const char *name, char out[TEXT]) {
-    kvl_figure_axis_text(group, name, out, TEXT);
+    out[0] = '\0';
+    if (kvl_names_find(name, settings, N_SETTINGS) >= 0)
+        setting_text(group, name, out);
+    else
+        kvl_figure_axis_text(group, name, out, TEXT);
     if (!out[0]) snprintf(out, TEXT, "none");
 }
 
@@ -158,8 +179,9 @@ static bool may_differ(const pairing *p, const char *name) {
     /* One value picked on each side is what is compared; else `where` only narrowed the trials. */
     if (has(&p->picked, name))
         return !first_other(&p->chosen[0], name) && !first_other(&p->chosen[1], name);
-    /* Pages belong to their allocator. */
-    return strcmp(name, "page_tokens") == 0 && may_differ(p, "allocator");
+    /* Pages belong to their allocator, blocks to their format. */
+    return (strcmp(name, "page_tokens") == 0 && may_differ(p, "allocator")) ||
+           (strcmp(name, "nf4_block") == 0 && may_differ(p, "weights"));
 }
 
 static kvl_status refuse(const kvl_group *a, const kvl_group *b, const char *name,
@@ -249,7 +271,8 @@ static void label_pair(const pairing *p, kvl_pair *pair) {
     for (size_t i = 0; pair->a && pair->b && i < p->all.n && n < sizeof pair->label; i++) {
         const char *name = p->all.names[i];
         bool shown = may_differ(p, name) && strcmp(name, "build") != 0 &&
-                     strcmp(name, "page_tokens") != 0 && !is_same(pair->a, pair->b, name);
+                     strcmp(name, "page_tokens") != 0 && strcmp(name, "nf4_block") != 0 &&
+                     !is_same(pair->a, pair->b, name);
         if (!shown) continue;
         shown_value(pair->a, name, x);
         shown_value(pair->b, name, y);

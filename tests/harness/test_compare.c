@@ -20,8 +20,8 @@ static char said[1 << 16]; /* stdout of the last command, then its stderr */
 
 typedef struct kind {
     const char *attention, *outcome, *host, *build, *run;
-    int prompt, rounds;
-    double decode, prefill; /* medians; below 0: null */
+    int prompt, rounds, step_ms; /* step_ms: 0 = none */
+    double decode, prefill;      /* medians; below 0: null */
     double spread;
 } kind;
 
@@ -68,6 +68,9 @@ static void add(kind k) {
             k.outcome, "reason", ok ? "" : "it said so", "metrics", metrics, "samples", "ceilings",
             "env", "host", k.host, "build", k.build, "seed", 1, "repro", "kvlab bench decode");
         assert_non_null(row);
+        if (k.step_ms)
+            json_object_set_new(json_object_get(row, "effective"), "step_ms",
+                                json_integer(k.step_ms));
         char *text = json_dumps(row, JSON_COMPACT);
         fprintf(file, "%s\n", text);
         free(text);
@@ -222,6 +225,9 @@ static void axes_that_differ_must_be_named(void **state) {
            "eager)");
     expect(RUN(path_a, path_b, "--across", "attention"), 0, "same");
     expect(RUN(path_a, path_b, "--across", "atention"), 2, "did you mean 'attention'");
+    expect(against((kind){.step_ms = 50}), 2, "differ in step_ms (none and 50)");
+    expect(RUN(path_a, path_b, "--across", "step_ms"), 0, "step_ms none -> 50");
+    assert_int_equal(against((kind){.attention = "eager"}), 2);
     expect(RUN(path_a, path_b, "--by", "prompt"), 2, "differ in attention");
     expect(RUN(path_a, path_b, "--by", "prompt", "--across", "attention"), 0, "same");
     expect(RUN(path_a, path_b, "--by", "attention", "--across", "attention"), 2, "--by attention");
