@@ -77,6 +77,7 @@ static void add_quantised(writer *w, const kvl_tensor_spec *spec) {
 
 static kvl_status plan(writer *w) {
     const kvl_config *c = &w->model->config;
+    if (w->options->skip) KVL_TRY(kvl_tensor_list_check("nf4-skip", c, w->options->skip));
     w->n_items = kvl_tensor_spec_count(c);
     w->items = calloc(w->n_items, sizeof *w->items);
     const size_t n = w->n_items * N_PARTS + 2 * (size_t)c->n_layers;
@@ -198,6 +199,8 @@ static kvl_status write_pieces(writer *w, const item *it, float *absmax) {
 #pragma omp for schedule(dynamic)
         for (int64_t piece = 0; piece < n_pieces; piece++) {
             int64_t row = piece * step, n = spec->rows - row < step ? spec->rows - row : step;
+            if (status == KVL_OK && !stop && w->options->stop && *w->options->stop)
+                status = kvl_fail(KVL_ERR_IO, "interrupted: nothing is left");
             if (status == KVL_OK && !stop) status = read_piece(w, spec, row, n, r.values);
             if (status == KVL_OK && !stop)
                 status = absmax ? quantise_piece(w, it, row, n, &r, absmax)

@@ -2,6 +2,7 @@
 #ifndef KVL_DECODER_BNB_WRITE_H
 #define KVL_DECODER_BNB_WRITE_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -18,6 +19,7 @@ typedef struct kvl_bnb_write_options {
     const kvl_kv_scales *kv_scales;
     const char *kv_text; /* what they were made from */
     int64_t kv_tokens;
+    const volatile sig_atomic_t *stop; /* not 0: end at once, leaving nothing; or NULL */
 } kvl_bnb_write_options;
 
 /* Writes `out` (which must not exist): config.json with its quantization_config, model.safetensors

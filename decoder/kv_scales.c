@@ -2,6 +2,7 @@
 #include "decoder/kv_scales.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,9 +141,10 @@ static kvl_status read_tensor(const char *dir, const kvl_shards *shards, kvl_kv_
         return kvl_fail(KVL_ERR_INPUT, "%s: tensor '%s' has %lld elements: 1", dir, name,
                         (long long)tensor->n_elems);
     KVL_TRY(kvl_st_read_f32(tensor, 0, 1, &scale));
-    if (!(scale > 0) || !isfinite(scale))
-        return kvl_fail(KVL_ERR_INPUT, "%s: tensor '%s' is %g: a finite number above 0", dir, name,
-                        (double)scale);
+    const float most = FLT_MAX / kvl_kv_format_of(KVL_FP8_E4M3)->max_finite;
+    if (!(scale > 0) || scale > most)
+        return kvl_fail(KVL_ERR_INPUT, "%s: tensor '%s' is %g: above 0 and at most %g", dir, name,
+                        (double)scale, (double)most);
     float *absmax = (is_v ? s->v_absmax : s->k_absmax) + layer * s->n_kv_heads;
     for (int32_t h = 0; h < s->n_kv_heads; h++)
         absmax[h] = scale * kvl_kv_format_of(KVL_FP8_E4M3)->max_finite;

@@ -115,3 +115,30 @@ bool kvl_tensor_listed(const char *list, const char *name) {
     }
     return false;
 }
+
+static bool is_in_model(const kvl_config *config, const char *key, size_t key_bytes) {
+    if (has_parts("lm_head.weight", key, key_bytes)) return true;
+    for (size_t i = 0; i < kvl_tensor_spec_count(config); i++) {
+        kvl_tensor_spec spec;
+        kvl_tensor_spec_at(config, i, &spec);
+        if (has_parts(spec.name, key, key_bytes)) return true;
+    }
+    return false;
+}
+
+kvl_status kvl_tensor_list_check(const char *label, const kvl_config *config, const char *list) {
+    for (const char *at = list;; at++) {
+        size_t n = strcspn(at, ",");
+        bool none = n == 4 && strncmp(at, "none", 4) == 0;
+        if (n == 0)
+            return kvl_fail(KVL_ERR_INPUT, "%s '%.80s': an empty name in the list (none: nothing)",
+                            label, list);
+        if (!none && !is_in_model(config, at, n))
+            return kvl_fail(KVL_ERR_INPUT,
+                            "%s '%.*s': no module of model %s has that name (such as lm_head, "
+                            "o_proj, layers.0)",
+                            label, n < 80 ? (int)n : 80, at, config->name);
+        at += n;
+        if (!*at) return KVL_OK;
+    }
+}

@@ -31,4 +31,9 @@ void kvl_tensor_spec_at(const kvl_config *config, size_t index, kvl_tensor_spec 
  * that stands in `name` ("model.layers.0.self_attn.o_proj.weight"). */
 bool kvl_tensor_listed(const char *list, const char *name);
 
+/* Whether each name of a list a user gave stands in a tensor of the model, or is "lm_head" (which a
+ * tied model has too) or "none": a name that selects nothing is a slip. KVL_ERR_INPUT
+ * names it. */
+kvl_status kvl_tensor_list_check(const char *label, const kvl_config *config, const char *list);
+
 #endif

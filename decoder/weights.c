@@ -142,19 +142,18 @@ kvl_status kvl_weights_check(const kvl_model *model) {
 
 /* ---- matrices ------------------------------------------------------------------------------ */
 
-/* Rows of one tensor, which must be numbers. */
-static kvl_status read_part(const plan *p, const matrix *m, int part, int64_t first, int64_t n_rows,
-                            float *out) {
+/* Rows of one tensor, n_cols wide (1: a vector's elements), which must be numbers. */
+static kvl_status read_numbers(const plan *p, const char *name, int64_t first, int64_t n_rows,
+                               int64_t n_cols, float *out) {
     const kvl_source *source = &p->model->source;
-    const char *name = m->names[part];
     KVL_TRY(source->read_rows(source, name, first, n_rows, out));
     if (p->allow_nonfinite) return KVL_OK;
-    int64_t bad = kvl_nf4_find_nonfinite(out, n_rows * m->n_in);
+    int64_t bad = kvl_nf4_find_nonfinite(out, n_rows * n_cols);
     if (bad < 0) return KVL_OK;
     return kvl_fail(KVL_ERR_INPUT,
                     "model %s: tensor %s: element [%lld][%lld] is %g: --allow-nonfinite loads it",
-                    p->model->config.name, name, (long long)(first + bad / m->n_in),
-                    (long long)(bad % m->n_in), (double)out[bad]);
+                    p->model->config.name, name, (long long)(first + bad / n_cols),
+                    (long long)(bad % n_cols), (double)out[bad]);
 }
 
 /* Rows first .. first + n_rows of a stacked matrix, from the tensors they lie in; as floats to
@@ -169,8 +168,8 @@ static kvl_status read_block(const plan *p, const matrix *m, int64_t first, int6
         if (from < to && layer)
             KVL_TRY(kvl_linear_set_nf4(layer, from, to - from, m->kept[part], from - part_start));
         else if (from < to)
-            KVL_TRY(read_part(p, m, part, from - part_start, to - from,
-                              out + (from - first) * m->n_in));
+            KVL_TRY(read_numbers(p, m->names[part], from - part_start, to - from, m->n_in,
+                                 out + (from - first) * m->n_in));
         part_start = part_end;
     }
     return KVL_OK;
@@ -332,31 +331,31 @@ static kvl_status create_matrices(const plan *p, const kvl_weights_options *opti
 /* ---- vectors ------------------------------------------------------------------------------- */
 
 /* Reads one layer's vector to *next, advances it, and returns its start in *out. */
-static kvl_status read_norm(const kvl_model *model, const char *name, int64_t n, float **next,
+static kvl_status read_norm(const plan *p, const char *name, int64_t n, float **next,
                             const float **out) {
-    KVL_TRY(model->source.read_rows(&model->source, name, 0, n, *next));
+    KVL_TRY(read_numbers(p, name, 0, n, 1, *next));
     *out = *next;
     *next += n;
     return KVL_OK;
 }
 
-static kvl_status read_layer_norms(const kvl_model *model, int32_t i, kvl_layer_weights *layer,
+static kvl_status read_layer_norms(const plan *p, int32_t i, kvl_layer_weights *layer,
                                    float **next) {
-    const kvl_config *c = &model->config;
+    const kvl_config *c = &p->model->config;
     char name[NAME_BYTES];
     tensor_name(name, i, "input_layernorm.weight");
-    KVL_TRY(read_norm(model, name, c->hidden_size, next, &layer->input_norm));
+    KVL_TRY(read_norm(p, name, c->hidden_size, next, &layer->input_norm));
     tensor_name(name, i, "post_attention_layernorm.weight");
-    KVL_TRY(read_norm(model, name, c->hidden_size, next, &layer->post_norm));
+    KVL_TRY(read_norm(p, name, c->hidden_size, next, &layer->post_norm));
     if (!c->qk_norm) return KVL_OK;
     tensor_name(name, i, "self_attn.q_norm.weight");
-    KVL_TRY(read_norm(model, name, c->head_dim, next, &layer->q_norm));
+    KVL_TRY(read_norm(p, name, c->head_dim, next, &layer->q_norm));
     tensor_name(name, i, "self_attn.k_norm.weight");
-    return read_norm(model, name, c->head_dim, next, &layer->k_norm);
+    return read_norm(p, name, c->head_dim, next, &layer->k_norm);
 }
 
-static kvl_status load_norms(const kvl_model *model, kvl_weights *weights) {
-    const kvl_config *c = &model->config;
+static kvl_status load_norms(const plan *p, kvl_weights *weights) {
+    const kvl_config *c = &p->model->config;
     uint64_t per_layer = 2 * ((uint64_t)c->hidden_size + (c->qk_norm ? (uint64_t)c->head_dim : 0));
     uint64_t floats = per_layer * (uint64_t)c->n_layers + (uint64_t)c->hidden_size;
     void *norms;
@@ -365,8 +364,8 @@ static kvl_status load_norms(const kvl_model *model, kvl_weights *weights) {
     weights->norms_bytes = floats * sizeof(float);
     float *next = norms;
     for (int32_t i = 0; i < c->n_layers; i++)
-        KVL_TRY(read_layer_norms(model, i, &weights->layers[i], &next));
-    return read_norm(model, "model.norm.weight", c->hidden_size, &next, &weights->final_norm);
+        KVL_TRY(read_layer_norms(p, i, &weights->layers[i], &next));
+    return read_norm(p, "model.norm.weight", c->hidden_size, &next, &weights->final_norm);
 }
 
 /* Ends the fill of every matrix; q, k and v biases are stacked as their rows are. */
@@ -374,7 +373,6 @@ static kvl_status finish_matrices(const plan *p, kvl_weights *weights) {
     static const char *const suffixes[3] = {"self_attn.q_proj.bias", "self_attn.k_proj.bias",
                                             "self_attn.v_proj.bias"};
     const kvl_config *c = &p->model->config;
-    const kvl_source *source = &p->model->source;
     int64_t q_rows = (int64_t)c->n_q_heads * c->head_dim;
     int64_t kv_rows = (int64_t)c->n_kv_heads * c->head_dim;
     float *bias = NULL;
@@ -388,7 +386,7 @@ static kvl_status finish_matrices(const plan *p, kvl_weights *weights) {
             char name[NAME_BYTES];
             int64_t rows = part ? kv_rows : q_rows;
             tensor_name(name, i, suffixes[part]);
-            status = source->read_rows(source, name, 0, rows, next);
+            status = read_numbers(p, name, 0, rows, 1, next);
             next += rows;
         }
         if (status == KVL_OK) status = kvl_linear_finish(layer->qkv, bias);
@@ -417,10 +415,12 @@ kvl_status kvl_weights_load(const kvl_model *model, const kvl_weights_options *o
                             void (*progress)(void *user, double share), void *user,
                             kvl_weights *out) {
     plan p;
+    if (options->linear.format->in_blocks && options->nf4_skip)
+        KVL_TRY(kvl_tensor_list_check("nf4-skip", &model->config, options->nf4_skip));
     KVL_TRY(start(model, out));
     kvl_status status = plan_make(model, options, out, &p);
     if (status == KVL_OK) status = create_matrices(&p, options, out);
-    if (status == KVL_OK) status = load_norms(model, out);
+    if (status == KVL_OK) status = load_norms(&p, out);
     if (status == KVL_OK) status = load_blocks(&p, out, progress, user);
     if (status == KVL_OK) status = finish_matrices(&p, out);
     free(p.matrices);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "harness/cmd_bench.h"
 #include "harness/exit.h"
@@ -36,8 +37,14 @@ static const kvl_option options[] = {
 
 kvl_status kvl_bench_side_dir(const kvl_bench_values *v) {
     if (!v->side_dir || v->dry_run) return KVL_OK;
-    if (mkdir(v->side_dir, 0777) == 0 || errno == EEXIST) return KVL_OK;
-    return kvl_fail(KVL_ERR_IO, "%s: cannot create the folder: %s", v->side_dir, strerror(errno));
+    struct stat info;
+    if (mkdir(v->side_dir, 0777) != 0 && errno != EEXIST)
+        return kvl_fail(KVL_ERR_IO, "%s: cannot create the folder: %s", v->side_dir,
+                        strerror(errno));
+    if (stat(v->side_dir, &info) == 0 && S_ISDIR(info.st_mode) &&
+        access(v->side_dir, W_OK | X_OK) == 0)
+        return KVL_OK;
+    return kvl_fail(KVL_ERR_IO, "--series %s: a folder that can be written is needed", v->side_dir);
 }
 
 static json_t *given(const kvl_trace_values *t) {

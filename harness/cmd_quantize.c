@@ -1,4 +1,5 @@
 /* kvlab quantize: a model written as a folder in 4 bits, and scales of its KV cache. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,16 +110,31 @@ static kvl_status write_scales(const values *v, const char *spec, const kvl_kv_s
     return status;
 }
 
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int signal) {
+    stop_signal = signal;
+}
+
+/* A folder half made is taken away when the writing is interrupted. */
+static kvl_status write_model(const values *v, const char *spec, const kvl_model *model,
+                              kvl_bnb_write_options *write) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+    write->stop = &stop_signal;
+    return kvl_bnb_write(model, spec, write, v->out, isatty(2) ? show_progress : NULL, NULL);
+}
+
 static kvl_status quantize_model(const values *v, const char *spec, const kvl_model *model,
                                  kvl_bnb_write_options *write) {
     kvl_kv_scales *scales = NULL;
     int64_t n_tokens = 0;
     if (v->kv_scales) KVL_TRY(calibrate(v, model, &scales, &n_tokens));
     write->kv_scales = scales, write->kv_text = v->kv_scales, write->kv_tokens = n_tokens;
-    kvl_status status =
-        v->kv_scales && !v->weights
-            ? write_scales(v, spec, scales, n_tokens)
-            : kvl_bnb_write(model, spec, write, v->out, isatty(2) ? show_progress : NULL, NULL);
+    kvl_status status = v->kv_scales && !v->weights ? write_scales(v, spec, scales, n_tokens)
+                                                    : write_model(v, spec, model, write);
     kvl_kv_scales_free(scales);
     return status;
 }
@@ -149,7 +165,9 @@ static int run(const kvl_command *self, int argc, char **argv) {
         status = kvl_fail(KVL_ERR_INPUT, "quantize needs a model: a GGUF file, a folder or "
                                          "synthetic:NAME");
     if (status == KVL_OK) status = quantize(&v, spec);
-    return status == KVL_OK ? kvl_exit_flush(KVL_EXIT_OK) : kvl_exit_report(status);
+    if (status == KVL_OK) return kvl_exit_flush(KVL_EXIT_OK);
+    int code = kvl_exit_report(status);
+    return stop_signal ? 128 + stop_signal : code;
 }
 
 const kvl_command kvl_command_quantize = {
@@ -160,7 +178,8 @@ const kvl_command kvl_command_quantize = {
         "Example: kvlab quantize SmolLM2.gguf --weights nf4_dq --out smollm2-nf4\n"
         "         kvlab quantize SmolLM2.gguf --kv-scales text.txt   # "
         "SmolLM2.gguf.kv_scales.json\n"
-        "Exit codes: 0 written, 2 bad input, DIR exists, or a full disk (nothing is left).\n",
+        "Exit codes: 0 written, 2 bad input, DIR exists, or a full disk, 130/143 interrupted\n"
+        "(nothing is left).\n",
     .options = options,
     .n_options = sizeof options / sizeof *options,
     .run = run,

@@ -161,12 +161,19 @@ static kvl_status text_tokens(const kvl_model *model, const char *spec, const kv
     return status == KVL_OK ? KVL_OK : kvl_fail_prefix(status, "--text %s", text->path);
 }
 
+static void digest_kv_scales(const kvl_kv_scales *s, char out[17]) {
+    const size_t bytes = (size_t)s->n_layers * (size_t)s->n_kv_heads * sizeof(float);
+    snprintf(out, 17, "%016llx",
+             (unsigned long long)XXH64(s->v_absmax, bytes, XXH64(s->k_absmax, bytes, s->per_head)));
+}
+
 static kvl_status model_facts(const char *spec, uint64_t seed, const kvl_file *text,
                               kvl_model_facts *facts) {
     kvl_model *model = NULL;
     KVL_TRY(kvl_model_open(spec, seed, &model));
     const kvl_config *config = &model->config;
     memcpy(facts->digest, model->digest, sizeof facts->digest);
+    if (model->kv_scales) digest_kv_scales(model->kv_scales, facts->kv_scales_digest);
     facts->max_position = config->max_position;
     facts->parameters = kvl_config_parameters(config);
     if (!config->tie_embeddings)

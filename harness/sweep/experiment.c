@@ -54,6 +54,13 @@ static json_t *workload_json(const kvl_workload *workload) {
     return object;
 }
 
+/* Calibrated scales can be made anew beside the same model. */
+static bool has_static_scales(const kvl_trial *trial) {
+    const char *scale = trial->names[KVL_AXIS_KV_SCALE];
+    return trial->model && trial->model->kv_scales_digest[0] && scale &&
+           (strcmp(scale, "tensor") == 0 || strcmp(scale, "head") == 0);
+}
+
 json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial,
                             const char *build_id) {
     char host[17];
@@ -64,6 +71,8 @@ json_t *kvl_trial_canonical(const kvl_workload *workload, const kvl_trial *trial
     json_object_set_new(all, "workload", workload_json(workload));
     json_object_set_new(all, "axes", axes);
     if (trial->model) json_object_set_new(all, "model_digest", json_string(trial->model->digest));
+    if (has_static_scales(trial))
+        json_object_set_new(all, "kv_scales_digest", json_string(trial->model->kv_scales_digest));
     if (trial->trace) json_object_set_new(all, "trace_digest", json_string(trial->trace->digest));
     json_object_set_new(all, "schema", json_integer(KVL_ROW_SCHEMA));
     json_object_set_new(all, "build", json_string(build_id));

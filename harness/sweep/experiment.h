@@ -35,6 +35,7 @@ typedef struct kvl_workload {
 /* One model of the sweep, looked at once by the parent. */
 typedef struct kvl_model_facts {
     char digest[17];
+    char kv_scales_digest[17]; /* of its calibrated scales, which lie beside it; "" = none */
     int64_t max_position;
     int64_t text_tokens; /* tokens of workload.text under this model's tokenizer; -1 = no text */
     uint64_t parameters, embedding_parameters; /* embedding: rows read one a token, when untied */

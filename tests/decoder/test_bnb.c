@@ -156,8 +156,11 @@ static void skips_what_is_listed(void **state) {
     static const struct {
         const char *skip;
         int32_t per_layer, more;
-    } cases[] = {{NULL, 0, 1},       {"none", 0, 0},      {"o_proj,lm_head", 1, 1},
-                 {"layers.0", 0, 4}, {"self_attn", 2, 0}, {"proj", 0, 0}};
+    } cases[] = {{NULL, 0, 1},
+                 {"none", 0, 0},
+                 {"o_proj,lm_head", 1, 1},
+                 {"layers.0", 0, 4},
+                 {"self_attn", 2, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         options.nf4_skip = cases[i].skip;
         assert_ok(kvl_weights_load(model, &options, NULL, NULL, &weights));
@@ -169,6 +172,21 @@ static void skips_what_is_listed(void **state) {
     options.nf4_skip = "q_proj";
     assert_refused(kvl_weights_load(model, &options, NULL, NULL, &weights), KVL_ERR_UNSUPPORTED,
                    "one matrix");
+    static const char *const slips[][2] = {{"lm_hed", "'lm_hed': no module"},
+                                           {"proj", "'proj': no module"},
+                                           {"lm_head,layers.9", "'layers.9': no module"},
+                                           {"", "an empty name"},
+                                           {"lm_head,", "an empty name"}};
+    for (size_t i = 0; i < sizeof slips / sizeof *slips; i++) {
+        options.nf4_skip = slips[i][0];
+        assert_refused(kvl_weights_load(model, &options, NULL, NULL, &weights), KVL_ERR_INPUT,
+                       slips[i][1]);
+        kvl_bnb_write_options write = {
+            .type = KVL_NF4, .block = 64, .other_dtype = KVL_F32, .skip = slips[i][0]};
+        assert_refused(
+            kvl_bnb_write(model, "synthetic:tiny", &write, in_folder("slip"), NULL, NULL),
+            KVL_ERR_INPUT, slips[i][1]);
+    }
     options.nf4_skip = NULL, options.linear.nf4_block = 96;
     assert_refused(kvl_weights_load(model, &options, NULL, NULL, &weights), KVL_ERR_INPUT,
                    "96: a power of two");
@@ -471,6 +489,47 @@ static void nonfinite_weights_are_named(void **state) {
     kvl_model_close(model);
 }
 
+/* Vectors are looked at as matrices are. */
+static void nonfinite_norms_are_named(void **state) {
+    copy c = copy_golden(MODELS "/qwen3", "nan-norm");
+    kvl_st_tensor *tensor = tensor_of(&c, "model.layers.1.self_attn.k_norm.weight");
+    float *values = malloc((size_t)tensor->n_elems * sizeof *values);
+    assert_ok(kvl_st_read_f32(tensor, 0, tensor->n_elems, values));
+    values[5] = INFINITY;
+    tensor->data = values;
+    tensor->dtype = KVL_F32;
+    tensor->bytes = (uint64_t)tensor->n_elems * sizeof *values;
+    char dir[256];
+    snprintf(dir, sizeof dir, "%s", c.dir);
+    assert_ok(open_copy(&c));
+    free(values);
+    kvl_model *model = NULL;
+    kvl_weights weights;
+    kvl_weights_options options = {.linear.compute_dtype = KVL_F32};
+    assert_ok(kvl_weight_format_find("f32", &options.linear.format));
+    assert_ok(kvl_model_open(dir, 0, &model));
+    assert_refused(kvl_weights_load(model, &options, NULL, NULL, &weights), KVL_ERR_INPUT,
+                   "model.layers.1.self_attn.k_norm.weight: element [5][0] is inf");
+    options.allow_nonfinite = true;
+    assert_ok(kvl_weights_load(model, &options, NULL, NULL, &weights));
+    kvl_weights_free(&weights);
+    kvl_model_close(model);
+}
+
+static void interrupted_writing_leaves_nothing(void **state) {
+    const volatile sig_atomic_t stop = SIGTERM;
+    kvl_bnb_write_options write = {
+        .type = KVL_NF4, .block = 64, .other_dtype = KVL_F32, .stop = &stop};
+    kvl_model *model = NULL;
+    assert_ok(kvl_model_open("synthetic:tiny", 1, &model));
+    const int before = count_entries(folder);
+    assert_refused(
+        kvl_bnb_write(model, "synthetic:tiny", &write, in_folder("interrupted"), NULL, NULL),
+        KVL_ERR_IO, "interrupted: nothing is left");
+    assert_int_equal(count_entries(folder), before);
+    kvl_model_close(model);
+}
+
 /* ---- Transformers and bitsandbytes themselves ----------------------------------------------- */
 
 /* KVL_PYTHON names an interpreter that has both; python3 otherwise. */
@@ -567,11 +626,18 @@ static void transformers_agrees(void **state) {
 int main(void) {
     if (kvl_isa_init() != KVL_OK) return 1;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_every_value),    cmocka_unit_test(keeps_codes),
-        cmocka_unit_test(skips_what_is_listed), cmocka_unit_test(writes_what_bitsandbytes_saves),
-        cmocka_unit_test(written_folders_load), cmocka_unit_test(writing_leaves_nothing_half),
-        cmocka_unit_test(states_are_checked),   cmocka_unit_test(parts_are_checked),
-        cmocka_unit_test(any_storage_dtype),    cmocka_unit_test(nonfinite_weights_are_named),
+        cmocka_unit_test(reads_every_value),
+        cmocka_unit_test(keeps_codes),
+        cmocka_unit_test(skips_what_is_listed),
+        cmocka_unit_test(writes_what_bitsandbytes_saves),
+        cmocka_unit_test(written_folders_load),
+        cmocka_unit_test(writing_leaves_nothing_half),
+        cmocka_unit_test(states_are_checked),
+        cmocka_unit_test(parts_are_checked),
+        cmocka_unit_test(any_storage_dtype),
+        cmocka_unit_test(nonfinite_weights_are_named),
+        cmocka_unit_test(nonfinite_norms_are_named),
+        cmocka_unit_test(interrupted_writing_leaves_nothing),
         cmocka_unit_test(transformers_agrees),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -11,6 +11,7 @@
 #include "decoder/bnb_write.h"
 #include "decoder/kv_calibrate.h"
 #include "decoder/kv_scales.h"
+#include "decoder/shards.h"
 #include "quant/kv_format.h"
 
 static char folder[] = "/tmp/kvlab_kv_scales_XXXXXX";
@@ -180,6 +181,59 @@ static void malformed_files_are_refused(void **state) {
     kvl_model_close(model);
 }
 
+/* A folder of 2 layers whose first k_scale is `first` (n_elems 0 to 2); -1: it is missing. */
+static kvl_status load_tensors(const kvl_config *config, float first, int64_t n_elems,
+                               kvl_kv_scales **out) {
+    static const char *const names[] = {
+        "model.layers.0.self_attn.k_scale", "model.layers.0.self_attn.v_scale",
+        "model.layers.1.self_attn.k_scale", "model.layers.1.self_attn.v_scale"};
+    const float values[] = {first, first}, good = 0.5f;
+    kvl_st_tensor tensors[4] = {0};
+    for (int i = 0; i < 4; i++)
+        tensors[i] = (kvl_st_tensor){.name = names[i],
+                                     .dtype = KVL_F32,
+                                     .n_dims = 1,
+                                     .dims = {i ? 1 : n_elems},
+                                     .n_elems = i ? 1 : n_elems,
+                                     .data = i ? &good : values,
+                                     .bytes = (uint64_t)(i ? 1 : n_elems) * sizeof(float)};
+    const int missing = n_elems < 0;
+    kvl_shards shards;
+    assert_ok(kvl_st_write(in_folder(0, "scales/model.safetensors"), tensors + missing,
+                           (size_t)(4 - missing)));
+    assert_ok(kvl_shards_open(in_folder(1, "scales"), &shards));
+    kvl_status status = kvl_kv_scales_from_shards("scales", &shards, config, out);
+    kvl_shards_close(&shards);
+    return status;
+}
+
+static void bad_scale_tensors_are_refused(void **state) {
+    static const struct {
+        float value;
+        int64_t n_elems;
+        const char *why;
+    } bad[] = {{NAN, 1, "k_scale' is nan: above 0 and at most 7.59"},
+               {0.0f, 1, "k_scale' is 0:"},
+               {-1.0f, 1, "k_scale' is -1:"},
+               {INFINITY, 1, "k_scale' is inf:"},
+               {1e36f, 1, "k_scale' is 1e+36:"}, /* finite, but 448 times it is not */
+               {1.0f, 2, "k_scale' has 2 elements: 1"},
+               {1.0f, 0, "k_scale' has 0 elements: 1"},
+               {1.0f, -1, "model.layers.0.self_attn.k_scale' is missing"}};
+    kvl_model *model = open_family("llama");
+    kvl_kv_scales *s;
+    assert_int_equal(mkdir(in_folder(0, "scales"), 0755), 0);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_refused(load_tensors(&model->config, bad[i].value, bad[i].n_elems, &s),
+                       KVL_ERR_INPUT, bad[i].why);
+        assert_null(s);
+    }
+    assert_ok(load_tensors(&model->config, 7e35f, 1, &s));
+    assert_true(isfinite(s->k_absmax[0]) && s->k_absmax[0] == 7e35f * 448.0f);
+    kvl_kv_scales_free(s);
+    kvl_model_close(model);
+}
+
 static void tensor_names(void **state) {
     int32_t layer;
     bool is_v;
@@ -282,6 +336,7 @@ int main(void) {
                                        cmocka_unit_test(scales_hold_the_calibrated_range),
                                        cmocka_unit_test(a_written_file_is_found),
                                        cmocka_unit_test(malformed_files_are_refused),
+                                       cmocka_unit_test(bad_scale_tensors_are_refused),
                                        cmocka_unit_test(tensor_names),
                                        cmocka_unit_test(saturation_is_told_by_place),
                                        cmocka_unit_test(casts_are_counted)};

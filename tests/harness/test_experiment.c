@@ -125,6 +125,23 @@ static void keys_cover_what_decides(void **state) {
     assert_string_not_equal(other.items[0].key, key);
     kvl_trials_free(&other);
     experiment.workload.seed = 1;
+    /* Scales made anew beside the model make other trials, of those that use them alone. */
+    memcpy(experiment.models[0].kv_scales_digest, "0123456789abcdef", 17);
+    assert_ok(kvl_experiment_expand(&experiment, NULL, "build", &other));
+    assert_string_equal(other.items[0].key, key);
+    kvl_trials_free(&other);
+    const char *scaled[KVL_N_AXES] = {
+        [KVL_AXIS_KV_DTYPE] = "fp8_e4m3", [KVL_AXIS_KV_SCALE] = "head"};
+    kvl_experiment with_scales;
+    expand(scaled, &with_scales, &other);
+    char former[17];
+    memcpy(former, other.items[0].key, sizeof former);
+    kvl_trials_free(&other);
+    memcpy(with_scales.models[0].kv_scales_digest, "0123456789abcdef", 17);
+    assert_ok(kvl_experiment_expand(&with_scales, NULL, "build", &other));
+    assert_string_not_equal(other.items[0].key, former);
+    kvl_trials_free(&other);
+    kvl_experiment_free(&with_scales);
     experiment.models[0].digest[0] = 'f';
     assert_ok(kvl_experiment_expand(&experiment, NULL, "build", &other));
     assert_string_not_equal(other.items[0].key, key);
