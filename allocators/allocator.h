@@ -166,7 +166,10 @@ typedef void (*kvl_slot_visit)(void *user, const kvl_slot_run *run);
 typedef struct kvl_allocator {
     const char *name;    /* "paged" */
     const char *summary; /* one line for `kvlab info` */
-    bool uses_pages;     /* the KV view has a page table; without it page_tokens plays no part */
+    /* Which fields of the configuration play a part. */
+    bool uses_pages;   /* the KV view has a page table; without it page_tokens plays no part */
+    bool uses_reserve; /* slabs are set aside at admission, by the reserve policy */
+    bool maps_memory;  /* memory is mapped on demand, in pages of map_bytes */
 
     /* Pool that holds max_seqs sequences of max_seq_tokens whatever comes before: pool_tokens plays
      * no part. False on overflow. */

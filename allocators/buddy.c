@@ -42,6 +42,7 @@ static kvl_status init(void *state, const kvl_allocator_config *config) {
 const kvl_allocator kvl_allocator_buddy = {
     .name = "buddy",
     .summary = "one chunk of a power of two a sequence, set aside at admission, as Orca",
+    .uses_reserve = true,
     .full_pool = full_pool,
     .state_bytes = state_bytes,
     .init = init,

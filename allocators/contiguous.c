@@ -47,6 +47,7 @@ static void placement(const void *state, kvl_placement *out) {
 const kvl_allocator kvl_allocator_contiguous = {
     .name = "contiguous",
     .summary = "one slab a sequence, set aside at admission (max, pow2 or oracle)",
+    .uses_reserve = true,
     .full_pool = full_pool,
     .state_bytes = state_bytes,
     .init = init,

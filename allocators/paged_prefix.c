@@ -248,6 +248,10 @@ kvl_status kvl_paged_admit(void *state, const kvl_request *r, kvl_admission *out
     for (int64_t i = 0; i < n_shared; i++) share_page(p, s, i, p->scratch[i]);
     for (int64_t i = n_shared; i < n_pages; i++) {
         int32_t from = i < m.n_pages ? p->scratch[i] : KVL_PAGE_NONE, n = 0;
+        if (from != KVL_PAGE_NONE && p->pages[from].refs == 0) { /* used: no longer the oldest */
+            unlist(p, from);
+            kvl_paged_keep(p, from);
+        }
         kvl_page *g = kvl_paged_take_page(p, s, i);
         if (i == n_shared && m.n_tokens % slots) n = (int32_t)(m.n_tokens % slots);
         kvl_paged_set_fill(p, g, n);

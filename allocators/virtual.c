@@ -484,6 +484,7 @@ static bool is_valid(const void *state, char *why, size_t why_bytes) {
 const kvl_allocator kvl_allocator_virtual = {
     .name = "virtual",
     .summary = "slabs of address space, memory mapped as sequences grow, as vAttention",
+    .maps_memory = true,
     .full_pool = full_pool,
     .state_bytes = state_bytes,
     .init = init,

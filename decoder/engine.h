@@ -97,7 +97,10 @@ typedef struct kvl_engine_effective {
     char kv_scale[16]; /* of K, or of K:V where they differ */
     char casts[200];   /* what is rounded to another dtype, and what widened, in a step */
     int64_t page_tokens;
-    int64_t map_bytes;      /* of a physical page; 0: memory is not mapped on demand */
+    int64_t map_bytes; /* of a physical page; 0: memory is not mapped on demand */
+    char reserve[8];   /* the policy, or none: the allocator sets no slabs aside */
+    bool prefix_cache;
+    bool by_token;          /* K and V of a slot lie together, all heads: slabs that vary */
     char weights_other[16]; /* format of matrices left unquantised, the embedding among them */
     int64_t nf4_block;      /* weights of a block; 0: another format */
 } kvl_engine_effective;

@@ -147,4 +147,10 @@ void kvl_engine_effective_get(const kvl_engine *engine, int64_t n_prompt, int32_
     describe_casts(engine, out);
     out->page_tokens = engine->cache.page_tokens;
     out->map_bytes = engine->cache.placement.mapped ? engine->cache.config.map_bytes : 0;
+    snprintf(out->reserve, sizeof out->reserve, "%s",
+             engine->cache.allocator->uses_reserve
+                 ? kvl_reserve_policy_name(engine->cache.config.reserve)
+                 : "none");
+    out->prefix_cache = engine->cache.config.prefix != KVL_PREFIX_OFF;
+    out->by_token = engine->cache.placement.slabs_vary;
 }

@@ -38,6 +38,25 @@ kvl_status kvl_kv_cache_pool_bytes(const kvl_allocator_config *config, int32_t n
     return KVL_OK;
 }
 
+kvl_status kvl_kv_cache_by_token(const kvl_allocator *allocator, kvl_reserve_policy reserve,
+                                 bool *by_token) {
+    kvl_allocator_config config = {
+        .page_tokens = 1, .max_seq_tokens = 1, .max_seqs = 1, .reserve = reserve};
+    kvl_placement placement;
+    uint64_t bytes;
+    void *state;
+    KVL_TRY(kvl_kv_cache_resolve(allocator, &config));
+    KVL_TRY(allocator->state_bytes(&config, &bytes));
+    KVL_TRY(kvl_mem_alloc(bytes, &state));
+    kvl_status status = allocator->init(state, &config);
+    if (status == KVL_OK) {
+        allocator->placement(state, &placement);
+        *by_token = placement.slabs_vary;
+    }
+    kvl_mem_free(state, bytes);
+    return status;
+}
+
 static kvl_status create_state(kvl_kv_cache *cache) {
     uint64_t state_bytes = 0;
     KVL_TRY(cache->allocator->state_bytes(&cache->config, &state_bytes));

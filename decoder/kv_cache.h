@@ -46,6 +46,12 @@ typedef struct kvl_kv_cache {
  * overflows. */
 kvl_status kvl_kv_cache_resolve(const kvl_allocator *allocator, kvl_allocator_config *config);
 
+/* Whether a cache of this allocator would lie token by token (kvl_placement.slabs_vary); makes
+ * none.
+ */
+kvl_status kvl_kv_cache_by_token(const kvl_allocator *allocator, kvl_reserve_policy reserve,
+                                 bool *by_token);
+
 /* Bytes of a token in each pool, which `virtual` counts in. */
 static inline uint64_t kvl_kv_slot_bytes(int32_t n_kv_heads, int32_t head_dim, kvl_dtype dtype) {
     return (uint64_t)n_kv_heads * (uint64_t)head_dim * kvl_dtype_bytes(dtype);

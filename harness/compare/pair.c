@@ -8,6 +8,7 @@
 #include "core/buffer.h"
 #include "core/names.h"
 #include "harness/figures/figure.h"
+#include "harness/figures/figure_axes.h"
 
 /* From so few rounds a spread of differences is a worse guess than that of two samples. */
 enum { MAX_AXES = 96, TEXT = 160, MIN_PAIRED = 5 };
@@ -174,14 +175,19 @@ static kvl_status choose(pairing *p, int side) {
 /* ---- the law ----------------------------------------------------------------------------------
  */
 
+/* Pages, reservations and the like belong to their allocator. */
+static bool is_of_allocator(const char *name) {
+    const char *owner = kvl_figure_axis_owner(name);
+    return owner && strcmp(owner, "allocator") == 0;
+}
+
 static bool may_differ(const pairing *p, const char *name) {
     if (has(&p->across, name) || strcmp(name, "build") == 0) return true;
     /* One value picked on each side is what is compared; else `where` only narrowed the trials. */
     if (has(&p->picked, name))
         return !first_other(&p->chosen[0], name) && !first_other(&p->chosen[1], name);
-    /* Pages belong to their allocator, blocks to their format. */
-    return (strcmp(name, "page_tokens") == 0 && may_differ(p, "allocator")) ||
-           (strcmp(name, "nf4_block") == 0 && may_differ(p, "weights"));
+    return (is_of_allocator(name) && may_differ(p, "allocator")) ||
+           (strcmp(name, "nf4_block") == 0 && may_differ(p, "weights")); /* blocks, to a format */
 }
 
 static kvl_status refuse(const kvl_group *a, const kvl_group *b, const char *name,
@@ -270,9 +276,8 @@ static void label_pair(const pairing *p, kvl_pair *pair) {
     label(p, pair->a ? pair->a : pair->b, place, sizeof place);
     for (size_t i = 0; pair->a && pair->b && i < p->all.n && n < sizeof pair->label; i++) {
         const char *name = p->all.names[i];
-        bool shown = may_differ(p, name) && strcmp(name, "build") != 0 &&
-                     strcmp(name, "page_tokens") != 0 && strcmp(name, "nf4_block") != 0 &&
-                     !is_same(pair->a, pair->b, name);
+        bool shown = may_differ(p, name) && strcmp(name, "build") != 0 && !is_of_allocator(name) &&
+                     strcmp(name, "nf4_block") != 0 && !is_same(pair->a, pair->b, name);
         if (!shown) continue;
         shown_value(pair->a, name, x);
         shown_value(pair->b, name, y);

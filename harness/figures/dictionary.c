@@ -196,6 +196,8 @@ static const kvl_name axes[] = {
     {"arrival", "", "arrivals", KVL_BETTER_NONE},
     {"reserve", "", "reservation", KVL_BETTER_NONE},
     {"share", "", "shared prefixes", KVL_BETTER_NONE},
+    {"map_kib", "KiB", "physical page", KVL_BETTER_NONE},
+    {"prefix_cache", "", "prefix cache", KVL_BETTER_NONE},
     {"pool_tokens", "tokens", "pool", KVL_BETTER_NONE},
     {"max_model_len", "tokens", "longest request", KVL_BETTER_NONE},
     {"max_seqs", "sequences", "sequences at once", KVL_BETTER_NONE},

@@ -33,6 +33,8 @@ static const char *const axes[] = {"attention",
                                    "causal",
                                    "cache",
                                    "reserve",
+                                   "map_kib",
+                                   "prefix_cache",
                                    "share",
                                    "pool_tokens",
                                    "max_model_len",
@@ -111,6 +113,7 @@ void kvl_figure_phrase(const kvl_group *group, const char *name, char *out, size
     } words[] = {{"kv_dtype", "KV "},         {"kv_scale", "scale "},
                  {"weights", "weights "},     {"compute_dtype", "compute "},
                  {"page_tokens", "page "},    {"chunk", "chunk "},
+                 {"map_kib", "map KiB "},     {"prefix_cache", "prefix cache "},
                  {"seed", "seed "},           {"deterministic", "deterministic "},
                  {"text", "text "},           {"host", "host "},
                  {"model_digest", "digest "}, {"build", "build "}};
@@ -172,16 +175,17 @@ static bool is_same(const kvl_group *a, const kvl_group *b, const char *name) {
     return strcmp(x, y) == 0;
 }
 
-/* A value that belongs to another axis: pages are no axis of a contiguous cache, and a digest says
- * which file stood at a model's path. NULL for an axis of its own. */
-static const char *owner_of(const char *name) {
-    if (strcmp(name, "page_tokens") == 0 || strcmp(name, "reserve") == 0) return "allocator";
+const char *kvl_figure_axis_owner(const char *name) {
+    static const char *const of_allocator[] = {"page_tokens", "reserve", "map_kib", "prefix_cache"};
+    for (size_t i = 0; i < sizeof of_allocator / sizeof *of_allocator; i++) {
+        if (strcmp(name, of_allocator[i]) == 0) return "allocator";
+    }
     if (strcmp(name, "model_digest") == 0) return "model";
     return NULL;
 }
 
 bool kvl_figure_differs(const kvl_group *const *groups, size_t n, const char *name) {
-    const char *owner = owner_of(name);
+    const char *owner = kvl_figure_axis_owner(name);
     for (size_t i = 0; i + 1 < n; i++) {
         for (size_t j = i + 1; j < n; j++) {
             bool comparable = !owner || is_same(groups[i], groups[j], owner);

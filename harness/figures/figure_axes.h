@@ -22,4 +22,8 @@ void kvl_figure_values_free(char **values, int n_values);
  * part of its allocator or model: only where two trials with the same one differ. */
 bool kvl_figure_differs(const kvl_group *const *groups, size_t n, const char *name);
 
+/* The axis that a value belongs to: pages are no axis of a contiguous cache, and a digest says
+ * which file stood at a model's path. NULL for an axis of its own. */
+const char *kvl_figure_axis_owner(const char *name);
+
 #endif

@@ -125,10 +125,17 @@ static void measure_error(const points *p, kvl_cost *cost) {
 
 /* Rows of two kernels, formats or machines are no sample of one cost. */
 static kvl_status check_same(const char *path, const json_t *first, const json_t *row) {
-    static const char *const axes[] = {"system",   "model",   "allocator",     "attention",
-                                       "kv_dtype", "weights", "compute_dtype", "threads",
-                                       "isa",      "device",  "page_tokens"};
+    static const char *const axes[] = {
+        "system",  "model", "allocator", "attention",   "kv_dtype", "weights", "compute_dtype",
+        "threads", "isa",   "device",    "page_tokens", "reserve",  "map_kib"};
     char a[256], b[256];
+    kvl_row_axis_text(row, "prefix_cache", a, sizeof a);
+    if (strcmp(a, "on") == 0)
+        return kvl_fail(
+            KVL_ERR_INPUT,
+            "--cost %s: rows with a prefix cache do not say what a prefill costs: kvlab "
+            "bench decode --prefix-cache off",
+            path);
     for (size_t i = 0; i < sizeof axes / sizeof *axes; i++) {
         kvl_row_axis_text(first, axes[i], a, sizeof a);
         kvl_row_axis_text(row, axes[i], b, sizeof b);

@@ -11,8 +11,7 @@
 #include "harness/kernels/axes.h"
 #include "harness/serve/real.h"
 #include "harness/traces/arrivals.h"
-#include "harness/verify/case.h"
-#include "harness/verify/verify.h"
+#include "harness/trial/trial.h"
 
 typedef struct trial {
     const char *trace_path, *arrival, *side, *cost_path;
@@ -168,8 +167,10 @@ static kvl_status verify(const kvl_model *model, const trial *t, kvl_findings *f
     kvl_verify_case c = {.n_q_heads = config->n_q_heads,
                          .n_kv_heads = config->n_kv_heads,
                          .head_dim = config->head_dim,
-                         .layout = {.page_tokens = t->options.page_tokens},
                          .window = config->sliding_window};
+    KVL_TRY(kvl_trial_layout(t->options.allocator->name,
+                             kvl_reserve_policy_name(t->options.reserve), t->options.page_tokens,
+                             &c.layout));
     snprintf(c.kernel, sizeof c.kernel, "%s", t->attention);
     KVL_TRY(kvl_dtype_parse(t->kv_dtype, &c.k_dtype));
     c.v_dtype = c.k_dtype;

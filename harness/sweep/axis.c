@@ -66,6 +66,8 @@ static const kvl_axis axes[KVL_N_AXES] = {
     [KVL_AXIS_PREEMPT] = {"preempt", "preempt", false, 0, 0, NULL},
     [KVL_AXIS_QUEUE_LIMIT] = {"queue_limit", "queue-limit", true, 0, INT64_C(1) << 40, NULL},
     [KVL_AXIS_RETRY] = {"retry", "retry", false, 0, 0, NULL},
+    [KVL_AXIS_MAP_KIB] = {"map_kib", "map-kib", true, 4, 1 << 20, NULL},
+    [KVL_AXIS_PREFIX_CACHE] = {"prefix_cache", "prefix-cache", false, 0, 0, NULL},
 };
 
 const kvl_axis *kvl_axis_of(kvl_axis_id id) {

@@ -57,6 +57,8 @@ typedef enum kvl_axis_id {
     KVL_AXIS_PREEMPT,
     KVL_AXIS_QUEUE_LIMIT,
     KVL_AXIS_RETRY,
+    KVL_AXIS_MAP_KIB,
+    KVL_AXIS_PREFIX_CACHE,
     KVL_N_AXES
 } kvl_axis_id;
 

@@ -1,9 +1,13 @@
 /* decode: prefill of a batch of prompts, then tokens one step after another. */
 #include <stdio.h>
+#include <string.h>
 
 #include "allocators/allocator.h"
 #include "harness/sweep/experiment.h"
 #include "quant/kv_format.h"
+
+static const char *const policies[] = {"none", "max", "pow2", "oracle", NULL};
+static const char *const switches[] = {"on", "off", NULL};
 
 /* Defaults that are the engine's, or depend on the machine, come from catalogue.c. */
 static const kvl_axis_use axes[] = {
@@ -19,6 +23,9 @@ static const kvl_axis_use axes[] = {
     {.id = KVL_AXIS_CONTEXT},
     {.id = KVL_AXIS_BATCH, .fallback = "1"},
     {.id = KVL_AXIS_PAGE_TOKENS},
+    {.id = KVL_AXIS_RESERVE, .names = policies, .fallback = "max"},
+    {.id = KVL_AXIS_MAP_KIB, .fallback = "64"},
+    {.id = KVL_AXIS_PREFIX_CACHE, .names = switches, .fallback = "off"},
     {.id = KVL_AXIS_THREADS},
     {.id = KVL_AXIS_ISA},
     {.id = KVL_AXIS_DEVICE},
@@ -37,16 +44,37 @@ static kvl_status check(const char *const texts[KVL_N_AXES]) {
 
 static void normalise(kvl_trial *trial) {
     const kvl_allocator *allocator;
-    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
-        !allocator->uses_pages)
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-    if (trial->numbers[KVL_AXIS_CONTEXT] > 0) trial->numbers[KVL_AXIS_PROMPT] = 0;
+    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK) {
+        if (!allocator->uses_pages) trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
+        if (!allocator->uses_reserve) trial->names[KVL_AXIS_RESERVE] = "none";
+        if (!allocator->maps_memory) trial->numbers[KVL_AXIS_MAP_KIB] = 0;
+        if (!allocator->admit) trial->names[KVL_AXIS_PREFIX_CACHE] = "off";
+    }
+    if (trial->numbers[KVL_AXIS_CONTEXT] > 0) { /* and no prompt could be found */
+        trial->numbers[KVL_AXIS_PROMPT] = 0;
+        trial->names[KVL_AXIS_PREFIX_CACHE] = "off";
+    }
+}
+
+/* What the point's allocator cannot do with it; NULL: nothing. */
+static const char *refuse_allocator(const kvl_trial *trial) {
+    const kvl_allocator *allocator;
+    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) != KVL_OK) return NULL;
+    if (allocator->uses_reserve && strcmp(trial->names[KVL_AXIS_RESERVE], "none") == 0)
+        return "needs --reserve max, pow2 or oracle";
+    if (trial->numbers[KVL_AXIS_MAP_KIB] % 4)
+        return "--map-kib must be a multiple of 4, the page of the system";
+    return NULL;
 }
 
 static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     int64_t context = trial->numbers[KVL_AXIS_CONTEXT], prompt = trial->numbers[KVL_AXIS_PROMPT];
     int64_t start = context ? context : prompt, output = trial->numbers[KVL_AXIS_OUTPUT];
-    if (start + output > trial->model->max_position)
+    const char *why = refuse_allocator(trial);
+    if (why)
+        snprintf(trial->refused, sizeof trial->refused, "allocator %s: %s",
+                 trial->names[KVL_AXIS_ALLOCATOR], why);
+    else if (start + output > trial->model->max_position)
         snprintf(trial->refused, sizeof trial->refused,
                  "%s %lld + output %lld = %lld tokens: the model allows %lld",
                  context ? "context" : "prompt", (long long)start, (long long)output,

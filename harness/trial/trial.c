@@ -5,12 +5,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/checked.h"
 #include "core/clock.h"
 #include "core/threads.h"
 
 static kvl_status take_text(const json_t *object, const char *name, const char **out) {
     *out = json_string_value(json_object_get(object, name));
     return *out ? KVL_OK : kvl_fail(KVL_ERR_INPUT, "trial spec: axes.%s is not a text", name);
+}
+
+/* What only some allocators take; left out, or none, 0 and off where it plays no part. */
+static kvl_status take_allocator(const json_t *axes, kvl_trial_spec_values *out) {
+    const json_t *reserve = json_object_get(axes, "reserve"),
+                 *map = json_object_get(axes, "map_kib"),
+                 *prefix = json_object_get(axes, "prefix_cache");
+    const char *cached = prefix ? json_string_value(prefix) : "off";
+    out->reserve = json_string_value(reserve);
+    if (reserve && !out->reserve)
+        return kvl_fail(KVL_ERR_INPUT, "trial spec: axes.reserve is not a text");
+    if (reserve && strcmp(out->reserve, "none") == 0) out->reserve = NULL;
+    if (map && (!json_is_integer(map) || json_integer_value(map) < 0 ||
+                json_integer_value(map) > INT32_MAX))
+        return kvl_fail(KVL_ERR_INPUT,
+                        "trial spec: map_kib is not a whole number from 0 to 2^31 - 1");
+    out->map_bytes = json_integer_value(map) * 1024;
+    out->prefix_cache = cached && strcmp(cached, "on") == 0;
+    if (!cached || (!out->prefix_cache && strcmp(cached, "off") != 0))
+        return kvl_fail(KVL_ERR_INPUT, "trial spec: axes.prefix_cache is not on or off");
+    return KVL_OK;
 }
 
 static kvl_status take_number(const json_t *object, const char *name, int64_t min, int64_t *out) {
@@ -32,6 +54,7 @@ kvl_status kvl_trial_spec_parse(const json_t *spec, kvl_trial_spec_values *out) 
     KVL_TRY(take_text(axes, "attention", &out->attention));
     KVL_TRY(take_text(axes, "kv_dtype", &out->kv_dtype));
     out->kv_scale = json_string_value(json_object_get(axes, "kv_scale")); /* NULL: auto */
+    KVL_TRY(take_allocator(axes, out));
     KVL_TRY(take_text(axes, "weights", &out->weights));
     KVL_TRY(take_text(axes, "compute_dtype", &out->compute_dtype));
     KVL_TRY(take_text(axes, "device", &out->device));
@@ -91,12 +114,37 @@ static kvl_status verify(const kvl_model *model, const kvl_trial_spec_values *sp
     return KVL_OK;
 }
 
+/* The longest sequence of the trial, which `max` sets aside; with `pow2` the longest slab is
+ * longer.
+ */
+static int64_t longest_slab(const kvl_model *model, const kvl_trial_spec_values *spec) {
+    int64_t start = spec->prompt + spec->context, output = spec->output;
+    if (spec->reserve && strcmp(spec->reserve, "pow2") == 0)
+        while (output & (output - 1)) output += output & -output;
+    const int64_t most = model->config.max_position, asked = start + spec->output;
+    if (start + output <= most) return start + output;
+    return asked < most ? most : asked; /* the engine refuses what is too long */
+}
+
+/* With a prefix cache each sequence may hold a copy of a page that stays in the cache beside it
+ * (what was found ends inside it): room for both, or passes would push it out and find less. */
+static kvl_status prefix_pool(const kvl_trial_spec_values *spec, kvl_engine_options *options) {
+    const int64_t page = options->page_tokens;
+    int64_t pages = (options->max_seq_tokens + page - 1) / page + 1;
+    if (kvl_mul_i64(pages, page, &options->pool_tokens) &&
+        kvl_mul_i64(options->pool_tokens, spec->batch, &options->pool_tokens))
+        return KVL_OK;
+    return kvl_fail(KVL_ERR_INPUT, "batch %lld x %lld tokens: the pool overflows 64 bits",
+                    (long long)spec->batch, (long long)options->max_seq_tokens);
+}
+
 static kvl_status load(const kvl_model *model, const kvl_trial_spec_values *spec,
                        kvl_engine **engine) {
     kvl_engine_options options = kvl_trial_engine_options(spec);
     options.populate = true;
     options.max_seqs = (int32_t)spec->batch;
-    options.max_seq_tokens = spec->prompt + spec->context + spec->output;
+    options.max_seq_tokens = longest_slab(model, spec);
+    if (spec->prefix_cache) KVL_TRY(prefix_pool(spec, &options));
     if (spec->chunk) options.max_batch_tokens = (int32_t)spec->chunk;
     return kvl_engine_create(model, &options, NULL, NULL, engine);
 }

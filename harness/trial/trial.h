@@ -15,14 +15,18 @@
 #include "core/status.h"
 #include "decoder/engine.h"
 #include "decoder/model.h"
+#include "harness/verify/case.h"
 #include "harness/verify/verify.h"
 
 /* The spec, borrowed from its JSON. */
 typedef struct kvl_trial_spec_values {
     const char *model, *allocator, *attention, *kv_dtype, *kv_scale, *weights, *compute_dtype,
         *device;
-    const char *text; /* NULL: seeded random ids */
+    const char *reserve; /* NULL: the engine's default, or it plays no part */
+    const char *text;    /* NULL: seeded random ids */
     int64_t prompt, output, context, batch, page_tokens, threads, chunk;
+    int64_t map_bytes; /* 0: the engine's default, or it plays no part */
+    bool prefix_cache;
     uint64_t seed;
     bool deterministic, allow_nonfinite;
     int64_t nf4_block;
@@ -44,14 +48,20 @@ typedef struct kvl_trial_times {
     double kv_bytes_scanned;  /* mean over decode steps */
     kvl_engine_memory memory; /* at the end of the last pass, sequences alive */
     uint64_t rss_steady_bytes;
-    int64_t nonfinite;  /* logits that were not finite in the checked steps */
-    int64_t *saturated; /* [n_layers][2][n_kv_heads] K and V values, over the passes */
+    int64_t found_tokens; /* of the prompts of all passes: in the prefix cache */
+    int64_t nonfinite;    /* logits that were not finite in the checked steps */
+    int64_t *saturated;   /* [n_layers][2][n_kv_heads] K and V values, over the passes */
 } kvl_trial_times;
 
 /* Parses the spec; KVL_ERR_INPUT names the member that is missing or of the wrong type. */
 kvl_status kvl_trial_spec_parse(const json_t *spec, kvl_trial_spec_values *out);
 
-/* The attention kernel that the trial runs, with its heads, dtypes, scales, page size and window,
+/* Where K and V lie under an allocator: pages, or slabs in the order that it needs. `reserve` may
+ * be NULL. (trial_verify.c) */
+kvl_status kvl_trial_layout(const char *allocator, const char *reserve, int64_t page_tokens,
+                            kvl_verify_layout *out);
+
+/* The attention kernel that the trial runs, with its heads, dtypes, scales, layout and window,
  * against the oracle. KVL_ERR_UNSUPPORTED: it cannot. (trial_verify.c) */
 kvl_status kvl_trial_verify(const kvl_config *config, const kvl_trial_spec_values *spec,
                             kvl_verify_result *verified);

@@ -21,6 +21,7 @@ typedef struct bench {
     int64_t n_prompt;       /* tokens of a prompt; 1 with a synthetic fill */
     int64_t vocab;
     kvl_seq *seqs;        /* [batch] */
+    int64_t *found;       /* [batch] tokens of the prompt that are in the prefix cache */
     int32_t *next;        /* [batch] tokens to feed */
     kvl_step_item *items; /* [batch] */
     float *logits;        /* [batch][vocab] */
@@ -47,8 +48,13 @@ static void check_logits(bench *b) {
 
 static kvl_status add_sequences(bench *b) {
     int64_t start = b->spec->context ? b->spec->context : b->spec->prompt;
-    for (int64_t s = 0; s < b->spec->batch; s++)
-        KVL_TRY(kvl_engine_add(b->engine, start, b->spec->output, &b->seqs[s]));
+    for (int64_t s = 0; s < b->spec->batch; s++) {
+        if (b->spec->prefix_cache)
+            KVL_TRY(kvl_engine_admit(b->engine, b->prompts + s * b->n_prompt, start,
+                                     b->spec->output, false, &b->seqs[s], &b->found[s]));
+        else
+            KVL_TRY(kvl_engine_add(b->engine, start, b->spec->output, &b->seqs[s]));
+    }
     return KVL_OK;
 }
 
@@ -57,10 +63,12 @@ static kvl_status remove_sequences(bench *b) {
     return KVL_OK;
 }
 
-/* The first n tokens of every prompt in one step; the first tokens after it are picked. */
+/* The first n tokens of every prompt in one step, without those found in the prefix cache (fewer
+ * than n: it is only asked with the whole prompt); the first tokens after it are picked. */
 static kvl_status prefill(bench *b, int64_t n) {
     for (int64_t s = 0; s < b->spec->batch; s++)
-        b->items[s] = (kvl_step_item){b->seqs[s], b->prompts + s * b->n_prompt, (int32_t)n, 1};
+        b->items[s] = (kvl_step_item){b->seqs[s], b->prompts + s * b->n_prompt + b->found[s],
+                                      (int32_t)(n - b->found[s]), 1};
     KVL_TRY(kvl_engine_step(b->engine, b->items, (int32_t)b->spec->batch, b->logits));
     pick_tokens(b);
     return KVL_OK;
@@ -75,12 +83,14 @@ static kvl_status decode_step(bench *b) {
 }
 
 /* Touches weights, workspace and kernels at the shapes of the trial: the prompt, or one engine step
- * of it when it is long, then decode steps until they are steady. */
+ * of it when it is long, then decode steps until they are steady. With a prefix cache the whole
+ * prompt, so that every pass finds the same. */
 static kvl_status warm_up(bench *b) {
     kvl_trial_times *times = b->times;
     int64_t chunk = b->spec->chunk ? b->spec->chunk : kvl_engine_defaults().max_batch_tokens;
     int64_t n = b->n_prompt;
-    if (n * b->spec->batch > chunk) n = (chunk + b->spec->batch - 1) / b->spec->batch;
+    if (!b->spec->prefix_cache && n * b->spec->batch > chunk)
+        n = (chunk + b->spec->batch - 1) / b->spec->batch;
     if (n > b->n_prompt) n = b->n_prompt;
     uint64_t start = kvl_now_ns();
     KVL_TRY(add_sequences(b));
@@ -172,6 +182,7 @@ static kvl_status one_pass(bench *b) {
         }
         KVL_TRY(decode(b, spec->output));
     } else {
+        for (int64_t s = 0; s < spec->batch; s++) times->found_tokens += b->found[s];
         uint64_t start = kvl_now_ns();
         KVL_TRY(prefill(b, spec->prompt));
         times->ttft_ns[times->n_passes] = ns_since(start);
@@ -191,6 +202,7 @@ static kvl_status make_bench(bench *b) {
     size_t n = (size_t)spec->batch, steps = (size_t)spec->output * MAX_PASSES;
     kvl_trial_times *times = b->times;
     b->seqs = calloc(n, sizeof *b->seqs);
+    b->found = calloc(n, sizeof *b->found);
     b->next = calloc(n, sizeof *b->next);
     b->items = calloc(n, sizeof *b->items);
     b->logits = malloc(n * (size_t)b->vocab * sizeof *b->logits);
@@ -198,8 +210,8 @@ static kvl_status make_bench(bench *b) {
     times->decode_ns = calloc(MAX_PASSES, sizeof *times->decode_ns);
     times->step_ns = calloc(steps, sizeof *times->step_ns);
     times->warmup_step_ns = calloc(MAX_WARMUP_STEPS, sizeof *times->warmup_step_ns);
-    if (!b->seqs || !b->next || !b->items || !b->logits || !times->ttft_ns || !times->decode_ns ||
-        !times->step_ns || !times->warmup_step_ns)
+    if (!b->seqs || !b->found || !b->next || !b->items || !b->logits || !times->ttft_ns ||
+        !times->decode_ns || !times->step_ns || !times->warmup_step_ns)
         return kvl_fail(KVL_ERR_OOM, "out of memory for the logits of %zu sequences", n);
     return KVL_OK;
 }
@@ -222,6 +234,7 @@ kvl_status kvl_trial_measure(kvl_engine *engine, const kvl_trial_spec_values *sp
         if (status == KVL_OK) status = one_pass(&b);
     } while (status == KVL_OK && times->n_passes < most && ns_since(start) < MEASURE_NS);
     free(b.seqs);
+    free(b.found);
     free(b.next);
     free(b.items);
     free(b.logits);

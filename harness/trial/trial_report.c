@@ -43,6 +43,9 @@ static void set_times(json_t *metrics, const kvl_trial_spec_values *spec,
     set(metrics, "warmup_ms", times->warmup_ns * 1e-6);
     set_count(metrics, "warmup_steps", times->n_warmup_steps);
     set_count(metrics, "passes", times->n_passes);
+    double prompts = batch * (double)spec->prompt * (double)times->n_passes;
+    set(metrics, "prefix_hit_tokens_pct",
+        spec->prefix_cache ? 100 * (double)times->found_tokens / prompts : NAN);
 }
 
 /* Shares of a thread's time in a phase, the mean over the team; they sum to 1. `idle` is waiting at
@@ -196,7 +199,9 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
                  {"compute_dtype", ran.compute_dtype},
                  {"device", ran.device},
                  {"allocator", ran.allocator},
-                 {"cache", "cold"},
+                 {"reserve", ran.reserve},
+                 {"kv_order", ran.by_token ? "token" : "head"},
+                 {"cache", ran.prefix_cache ? "warm" : "cold"},
                  {"model_name", model->config.name},
                  {"verified", verified->id}};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -208,6 +213,7 @@ json_t *kvl_trial_effective(const kvl_engine *engine, const kvl_model *model,
     json_object_set_new(effective, "prefill_bound", json_string(bound_of(spec, &times->prefill)));
     json_object_set_new(effective, "decode_bound", json_string(bound_of(spec, &times->decode)));
     json_object_set_new(effective, "page_tokens", json_integer(ran.page_tokens));
+    json_object_set_new(effective, "prefix_cache", json_string(ran.prefix_cache ? "on" : "off"));
     if (ran.map_bytes) json_object_set_new(effective, "map_bytes", json_integer(ran.map_bytes));
     json_object_set_new(effective, "nf4_block",
                         ran.nf4_block ? json_integer(ran.nf4_block) : json_null());

@@ -1,8 +1,8 @@
 /* What a trial's configuration means for verify and for the engine. */
 #include <stdio.h>
 
+#include "decoder/kv_cache.h"
 #include "harness/trial/trial.h"
-#include "harness/verify/case.h"
 #include "quant/kv_format.h"
 
 kvl_engine_options kvl_trial_engine_options(const kvl_trial_spec_values *spec) {
@@ -10,6 +10,9 @@ kvl_engine_options kvl_trial_engine_options(const kvl_trial_spec_values *spec) {
     options.device = spec->device;
     options.allocator = spec->allocator;
     options.attention = spec->attention;
+    options.reserve = spec->reserve;
+    options.map_bytes = spec->map_bytes;
+    options.prefix_cache = spec->prefix_cache;
     options.kv_dtype = spec->kv_dtype;
     options.kv_scale = spec->kv_scale;
     options.weights = spec->weights;
@@ -20,6 +23,17 @@ kvl_engine_options kvl_trial_engine_options(const kvl_trial_spec_values *spec) {
     options.nf4_skip = spec->nf4_skip;
     options.allow_nonfinite = spec->allow_nonfinite;
     return options;
+}
+
+kvl_status kvl_trial_layout(const char *allocator, const char *reserve, int64_t page_tokens,
+                            kvl_verify_layout *out) {
+    const kvl_allocator *module;
+    kvl_reserve_policy policy = KVL_RESERVE_MAX;
+    *out = (kvl_verify_layout){0};
+    KVL_TRY(kvl_allocator_find(allocator, &module));
+    if (reserve) KVL_TRY(kvl_reserve_policy_parse(reserve, &policy));
+    if (module->uses_pages) out->page_tokens = page_tokens;
+    return kvl_kv_cache_by_token(module, policy, &out->token_major);
 }
 
 static kvl_status verify_scale(kvl_verify_case *c, kvl_kv_scale scale, int64_t group_tokens,
@@ -36,10 +50,10 @@ kvl_status kvl_trial_verify(const kvl_config *config, const kvl_trial_spec_value
     kvl_verify_case c = {.n_q_heads = config->n_q_heads,
                          .n_kv_heads = config->n_kv_heads,
                          .head_dim = config->head_dim,
-                         .layout = {.page_tokens = spec->page_tokens},
                          .window = config->sliding_window};
     kvl_kv_scale wanted, k, v;
     const int64_t group = kvl_trial_engine_options(spec).page_tokens;
+    KVL_TRY(kvl_trial_layout(spec->allocator, spec->reserve, group, &c.layout));
     snprintf(c.kernel, sizeof c.kernel, "%s", spec->attention);
     KVL_TRY(kvl_kv_pair_parse(spec->kv_dtype, &c.k_dtype, &c.v_dtype));
     KVL_TRY(kvl_kv_scale_parse(spec->kv_scale ? spec->kv_scale : "auto", &wanted));

@@ -115,15 +115,22 @@ static void check_chunk(bench *b) {
 }
 
 static void check_paged(bench *b) {
-    static const int64_t pages[] = {0, 1, 15, 16, 17, 64, 256};
-    for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
+    static const struct {
+        int64_t page_tokens;
+        bool token_major;
+        const char *what;
+    } all[] = {{0, false, "contiguous"},    {0, true, "contiguous, token by token"},
+               {1, false, "pages of 1"},    {15, false, "pages of 15"},
+               {16, false, "pages of 16"},  {16, true, "pages of 16, token by token"},
+               {17, false, "pages of 17"},  {64, false, "pages of 64"},
+               {256, false, "pages of 256"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         /* Scales of several tokens are other ones in pages that cut them elsewhere. */
-        if (b->c->scale_tokens > 1 && pages[i] % b->c->scale_tokens) continue;
-        kvl_verify_layout layout = {.page_tokens = pages[i], .shuffled = true};
+        if (b->c->scale_tokens > 1 && all[i].page_tokens % b->c->scale_tokens) continue;
+        kvl_verify_layout layout = {
+            .page_tokens = all[i].page_tokens, .shuffled = true, .token_major = all[i].token_major};
         kvl_verify_cache cache;
-        char what[32];
-        snprintf(what, sizeof what, "pages of %lld", (long long)pages[i]);
-        if (!pages[i]) snprintf(what, sizeof what, "contiguous");
+        const char *what = all[i].what;
         if (kvl_verify_cache_create(b->p, &layout, b->c->seed + i, &cache) != KVL_OK) {
             kvl_verify_failed(b->result, "%s: %s", what, kvl_message());
             return;

@@ -8,7 +8,8 @@
  *           attn-threads    and bit-identical for 1, 2, 3 and 8 threads
  *           attn-batch      and each sequence alone gives the bits it has in the batch
  *           attn-chunk      and queries in chunks of 1, 7 and 64 give the bits of the whole
- *           attn-paged      and pages of 1, 15, 16, 17, 64, 256 and contiguous give the same bits
+ *           attn-paged      and pages of 1, 15, 16, 17, 64, 256 and contiguous, in either order,
+ *                           give the same bits
  *           attn-merge      and merge(O, LSE) over two or three parts of the keys is the whole
  *   dtypes  KV cache (<dtype>kv, or <dtype>k.<dtype>v), Q and (f32 when left out) O
  *   heads   hd<head_dim>.h<n_q_heads>:<n_kv_heads>

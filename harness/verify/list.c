@@ -226,7 +226,14 @@ static const hand hands[] = {
     {"attn", "hd64.h6:2/page16.shuf.shared/1q70+40q300/causal.scaled16/seed28/alt", true},
     {"attn", "hd80.h4:2/contig/1q700+33q90/causal.w40.sinks.scaled16/seed29/normal", true},
     {"attn", "hd64.h4:2/page64.tok/1q513+20q129/causal.cap30.scaled32/seed30/normal", false},
-    /* Offsets past 2^31 elements. */
+    /* Slabs whose tokens lie one behind the other, all heads together: the order of allocators
+     * whose slabs differ in length (buddy, growing, virtual). As decode, prefill, chunk; scaled;
+     * far. */
+    {"attn", "hd64.h9:3/contig.shuf.tok/1q513+33q33+1q0+7q140/causal/seed46/normal", true},
+    {"attn", "hd64.h6:2/contig.shuf.tok/1q70+40q300/causal.scaled16/seed47/alt", true},
+    {"attn", "hd96.h5:5/contig.tok/1q129+17q17/causal.w40.cap30.sinks.scaled1/seed48/normal",
+     false},
+    {"attn", "hd128.h4:2/contig.far.tok/1q300+9q50/causal/seed49/normal", false},
     {"attn", "hd128.h4:2/page16.shuf.far/1q300+9q50/causal/seed25/normal", false},
     {"attn", "hd128.h4:2/contig.far/1q300+9q50/causal/seed26/normal", false},
     /* Bits. */

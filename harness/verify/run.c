@@ -337,7 +337,8 @@ kvl_status kvl_verify_attention_config(const kvl_verify_case *config, kvl_verify
         bool per_page = page && c.scale_tokens == page;
         if (page > PAGE_PAST_ALL) page = PAGE_PAST_ALL;
         if (per_page) c.scale_tokens = page;
-        c.layout = (kvl_verify_layout){.page_tokens = page, .shuffled = true};
+        c.layout = (kvl_verify_layout){
+            .page_tokens = page, .shuffled = true, .token_major = config->layout.token_major};
         kvl_verify_attention_case(module, &c, &result);
         if (i == 0 || severity(&result) > severity(out)) *out = result;
         if (result.state != KVL_VERIFY_PASS) break;

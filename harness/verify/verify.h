@@ -44,11 +44,11 @@ typedef struct kvl_verify_result {
 
 /* Verifies an attention module in the exact configuration that is about to be timed: a handful of
  * cases (decode at lengths around the page and the window, a prefill, a chunk, a ragged batch) with
- * the kernel, heads, dtypes, scales, page size (0 = contiguous) and window (0 = none) that `config`
- * names (its other fields play no part), on the current instruction set with kvl_threads() threads;
- * well under 100 ms. *out is the worst case: its id reproduces it with `kvlab verify --case`. A
- * combination the module does not support gives KVL_VERIFY_SKIP with its reason. KVL_ERR_INPUT:
- * unknown module, impossible shape. */
+ * the kernel, heads, dtypes, scales, page size (0 = contiguous), token-major order and window (0 =
+ * none) that `config` names (its other fields play no part), on the current instruction set with
+ * kvl_threads() threads; well under 100 ms. *out is the worst case: its id reproduces it with
+ * `kvlab verify --case`. A combination the module does not support gives KVL_VERIFY_SKIP with its
+ * reason. KVL_ERR_INPUT: unknown module, impossible shape. */
 typedef struct kvl_verify_case kvl_verify_case; /* harness/verify/case.h */
 kvl_status kvl_verify_attention_config(const kvl_verify_case *config, kvl_verify_result *out);
 

@@ -37,8 +37,9 @@ typedef struct model {
     const uint8_t *bytes;                       /* operations: a fuzzer's, or NULL */
     size_t n_bytes;
     kvl_rng rng;
-    int deny_in_16; /* refusals injected: of 16 reservations */
-    int denied;     /* the last call was refused by the injector */
+    int deny_in_16;           /* refusals injected: of 16 reservations */
+    int64_t deny_at, n_asked; /* or of the deny_at-th alone, counted from 1; reservations so far */
+    int denied;               /* the last call was refused by the injector */
 } model;
 
 static uint64_t model_pick(model *m, uint64_t n) {
@@ -50,7 +51,8 @@ static uint64_t model_pick(model *m, uint64_t n) {
 
 static bool model_deny(void *user) {
     model *m = user;
-    m->denied = m->deny_in_16 && (int)model_pick(m, 16) < m->deny_in_16;
+    m->denied =
+        ++m->n_asked == m->deny_at || (m->deny_in_16 && (int)model_pick(m, 16) < m->deny_in_16);
     return m->denied;
 }
 
@@ -282,7 +284,7 @@ static void model_admissible(model *m) {
     kvl_seq seq;
     m->a->stats(m->state, 0, &l);
     int64_t most = l.largest_admissible;
-    if (m->deny_in_16 || most == 0) return;
+    if (m->deny_in_16 || m->deny_at || most == 0) return;
     if (most < m->config.max_seq_tokens && m->a->reserve(m->state, most + 1, 0, &seq) == KVL_OK)
         MODEL_FAIL("%lld tokens were admitted, one more than admissible", (long long)most + 1);
     if (m->a->reserve(m->state, most, 0, &seq) != KVL_OK)

@@ -32,10 +32,42 @@ static void with_refusals(void **unused) {
     for (size_t i = 0; i < N_MODEL_CASES; i++) run_case(&model_cases[i], 3, i + 101);
 }
 
+/* A short walk in which the k-th reservation fails, and no other: the sequence it hit and all
+ * others must go on as if it had never been asked. Returns how many the walk made. */
+static int64_t walk_denied(const model_case *c, int64_t k, uint64_t seed) {
+    static model m;
+    memset(&m, 0, sizeof m);
+    assert_ok(kvl_allocator_find(c->name, &m.a));
+    m.config = c->config;
+    m.deny_at = k;
+    m.rng = kvl_rng_make(seed, 12);
+    model_open(&m);
+    for (int i = 0; i < 250; i++) model_step(&m);
+    /* Denied once, and never passed over (model_done): the call that asked was refused. */
+    assert_int_equal(m.n_denied, k <= m.n_asked);
+    int64_t n_asked = m.n_asked;
+    model_close(&m);
+    return n_asked;
+}
+
+static void every_reservation_may_fail(void **unused) {
+    for (size_t i = 0; i < N_MODEL_CASES; i++) {
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            /* Until the walk ends before the k-th: then each has failed once. */
+            int64_t k = 1;
+            while (walk_denied(&model_cases[i], k, seed) >= k) k++;
+            if (k <= 10)
+                fail_msg("%s, %s: only %lld reservations", model_cases[i].name, model_cases[i].mode,
+                         (long long)k - 1);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain),
         cmocka_unit_test(with_refusals),
+        cmocka_unit_test(every_reservation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

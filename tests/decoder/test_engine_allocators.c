@@ -1,6 +1,7 @@
 /* Allocators under the real decoder: what holds no token is NaN at every step, pages before a
  * window are given back, memory is mapped and unmapped, prefixes are found again; and not a bit of
  * the logits changes (float32). */
+#include "core/memory.h"
 #include "core/rng.h"
 #include "decoder/engine_internal.h"
 #include "tests/decoder/engine_fixture.h"
@@ -205,12 +206,201 @@ static void refusals(void **state) {
     kvl_model_close(model);
 }
 
+/* ---- one page size -------------------------------------------------------------------------- */
+
+/* Manager and kernel with two page sizes: no crash, wrong text. What kernels see is the view alone;
+ * it must say where the allocator put each token, and no two rows may share an element. */
+static void check_view(kvl_engine *engine, const kvl_seq *seqs, const int32_t *lens, int32_t n) {
+    kvl_kv_cache *cache = &engine->cache;
+    kvl_placement placement;
+    kvl_kv_view view;
+    cache->allocator->placement(cache->state, &placement);
+    kvl_kv_cache_view(cache, seqs, lens, n, &view);
+    assert_ok(kvl_kv_view_check(&view));
+    assert_int_equal(view.page_tokens, placement.page_tokens);
+    uint8_t *taken = calloc((size_t)view.pool_elems, 1);
+    for (int32_t s = 0; s < n; s++) {
+        int64_t slab;
+        const int32_t *pages = cache->allocator->pages(cache->state, seqs[s], &slab);
+        for (int64_t t = 0; t < lens[s]; t++) {
+            int64_t size = placement.page_tokens,
+                    slot = pages ? pages[t / size] * size + t % size : slab + t;
+            for (int32_t h = 0; h < view.n_kv_heads; h++) {
+                int64_t at = kvl_kv_offset(&view, s, t, h);
+                /* By token, slots lie one behind the other; by head, a page or slab is a block. */
+                int64_t by_token = (slot * view.n_kv_heads + h) * view.head_dim;
+                int64_t by_head =
+                    ((slot / size * view.n_kv_heads + h) * size + slot % size) * view.head_dim;
+                assert_int_equal(at, placement.slabs_vary ? by_token : by_head);
+                for (int64_t i = at; i < at + view.head_dim; i++) assert_int_equal(taken[i]++, 0);
+            }
+        }
+    }
+    free(taken);
+}
+
+static void views_say_where_allocators_put_tokens(void **state) {
+    static const int64_t pages[] = {1, 7, 16, 17, 64, 200};
+    static const char *const policies[] = {"max", "pow2", "oracle"};
+    kvl_model *model = open_family("llama");
+    const int32_t lens[3] = {37, 16, 65};
+    for (size_t a = 0; a < kvl_allocator_count(); a++) {
+        const kvl_allocator *allocator = kvl_allocator_at(a);
+        for (int i = 0; i < (allocator->uses_pages ? 6 : allocator->uses_reserve ? 3 : 1); i++) {
+            kvl_engine_options options = f32_options();
+            kvl_engine_effective ran;
+            kvl_seq seqs[3];
+            bool by_token;
+            options.allocator = allocator->name;
+            options.reserve = allocator->uses_reserve ? policies[i] : NULL;
+            if (allocator->uses_pages) options.page_tokens = pages[i];
+            options.max_seqs = 3;
+            options.max_seq_tokens = 100;
+            options.map_bytes = 4096;
+            kvl_engine *engine = make_engine(model, &options);
+            for (int s = 0; s < 3; s++) {
+                assert_ok(kvl_engine_add(engine, lens[s], 3, &seqs[s]));
+                assert_ok(kvl_kv_cache_append(&engine->cache, seqs[s], lens[s]));
+            }
+            check_view(engine, seqs, lens, 3);
+            kvl_engine_effective_get(engine, 37, 3, &ran);
+            assert_int_equal(ran.page_tokens, engine->cache.placement.page_tokens);
+            if (allocator->uses_pages) assert_int_equal(ran.page_tokens, pages[i]);
+            /* What is verified before a trial lies as what runs. */
+            assert_ok(kvl_kv_cache_by_token(allocator, engine->cache.config.reserve, &by_token));
+            assert_int_equal(by_token, ran.by_token);
+            kvl_engine_destroy(engine);
+        }
+    }
+    kvl_model_close(model);
+}
+
+/* ---- a device that has no more memory ------------------------------------------------------- */
+
+static struct {
+    int64_t asked, fails_at; /* counted from 1; 0: never */
+    int64_t held;            /* allocations and reservations not given back */
+} memory_of;
+
+static bool is_refused(void) {
+    return ++memory_of.asked == memory_of.fails_at;
+}
+static kvl_status faulty_alloc(uint64_t bytes, void **out) {
+    if (is_refused()) return kvl_fail(KVL_ERR_OOM, "no more");
+    memory_of.held++;
+    return kvl_mem_alloc(bytes, out);
+}
+static void faulty_release(void *pointer, uint64_t bytes) {
+    memory_of.held--;
+    kvl_mem_free(pointer, bytes);
+}
+static kvl_status faulty_reserve(uint64_t bytes, void **out) {
+    if (is_refused()) return kvl_fail(KVL_ERR_OOM, "no more");
+    memory_of.held++;
+    return kvl_mem_reserve(bytes, out);
+}
+static void faulty_unreserve(void *pointer, uint64_t bytes, uint64_t mapped_bytes) {
+    memory_of.held--;
+    kvl_mem_unreserve(pointer, bytes, mapped_bytes);
+}
+static kvl_status faulty_map(void *at, uint64_t bytes, bool huge) {
+    if (is_refused()) return kvl_fail(KVL_ERR_OOM, "no more");
+    return kvl_mem_map(at, bytes, huge);
+}
+
+/* Two layers of int8 with a scale a token: every kind of pool. */
+static kvl_kv_cache faulty_cache(kvl_device *device, const kvl_allocator *allocator) {
+    const kvl_device *cpu;
+    assert_ok(kvl_device_find("cpu", &cpu));
+    *device = *cpu;
+    device->alloc = faulty_alloc;
+    device->release = faulty_release;
+    device->reserve = faulty_reserve;
+    device->unreserve = faulty_unreserve;
+    device->map = faulty_map;
+    kvl_kv_cache cache = {.device = device,
+                          .allocator = allocator,
+                          .n_layers = 2,
+                          .n_kv_heads = 2,
+                          .head_dim = 64,
+                          .k_dtype = KVL_I8,
+                          .v_dtype = KVL_I8,
+                          .k_scale_tokens = 1,
+                          .v_scale_tokens = 1,
+                          .config = {.page_tokens = 16,
+                                     .max_seq_tokens = 200,
+                                     .max_seqs = 2,
+                                     .slot_bytes = 2 * 64,
+                                     .map_bytes = 4096}};
+    assert_ok(kvl_kv_cache_resolve(allocator, &cache.config));
+    return cache;
+}
+
+static void every_pool_may_fail(void **state) {
+    for (size_t a = 0; a < kvl_allocator_count(); a++) {
+        kvl_device device;
+        kvl_status status = KVL_ERR_OOM;
+        int64_t k = 0;
+        while (status != KVL_OK) {
+            kvl_kv_cache cache = faulty_cache(&device, kvl_allocator_at(a));
+            memory_of.asked = memory_of.held = 0;
+            memory_of.fails_at = ++k;
+            status = kvl_kv_cache_create(&cache);
+            if (status == KVL_OK) {
+                kvl_kv_cache_free(&cache);
+            } else {
+                assert_int_equal(status, KVL_ERR_OOM);
+                assert_non_null(strstr(kvl_message(), k <= 4 ? "layer 0 of 2" : "layer 1 of 2"));
+                assert_null(cache.k_pools);
+            }
+            assert_int_equal(memory_of.held, 0);
+        }
+        assert_int_equal(k, 2 * 4 + 1); /* K, V and their scales in two layers */
+    }
+}
+
+/* A mapping that fails leaves memory and allocator disagreeing: the step is refused, and so is
+ * every later one, with the reason; nothing leaks. */
+static void every_mapping_may_fail(void **state) {
+    const kvl_allocator *allocator;
+    assert_ok(kvl_allocator_find("virtual", &allocator));
+    for (int64_t k = 1;; k++) {
+        kvl_device device;
+        kvl_kv_cache cache = faulty_cache(&device, allocator);
+        memory_of.asked = memory_of.held = memory_of.fails_at = 0;
+        assert_ok(kvl_kv_cache_create(&cache));
+        memory_of.asked = 0;
+        memory_of.fails_at = k;
+        const kvl_request request = {.n_prompt = 1, .max_new = 199};
+        kvl_admission seq;
+        kvl_status status = kvl_kv_cache_admit(&cache, &request, &seq);
+        for (int t = 0; t < 200 && status == KVL_OK; t++)
+            status = kvl_kv_cache_append(&cache, seq.seq, 1);
+        bool failed = status != KVL_OK;
+        if (failed) {
+            assert_int_equal(status, KVL_ERR_OOM);
+            assert_non_null(strstr(kvl_message(), "no more"));
+            assert_refused(kvl_kv_cache_append(&cache, seq.seq, 1), KVL_ERR_OOM, "failed before");
+            assert_refused(kvl_kv_cache_admit(&cache, &request, &seq), KVL_ERR_OOM,
+                           "failed before");
+        }
+        kvl_kv_cache_free(&cache);
+        assert_int_equal(memory_of.held, 0);
+        if (failed) continue;
+        assert_int_equal(k - 1, 7 * 4); /* 200 tokens of 128 bytes: 7 pages in each of 4 pools */
+        return;
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unused_slots_are_never_read),
         cmocka_unit_test(prefixes_are_found_again),
         cmocka_unit_test(answers_are_found_again),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(views_say_where_allocators_put_tokens),
+        cmocka_unit_test(every_pool_may_fail),
+        cmocka_unit_test(every_mapping_may_fail),
     };
     return cmocka_run_group_tests(tests, test_setup, NULL);
 }

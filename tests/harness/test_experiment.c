@@ -19,8 +19,10 @@ static void init(kvl_experiment *experiment, const char *const texts[KVL_N_AXES]
                                                      "1",    "16",    "2",     "avx2", "cpu"};
     memset(experiment, 0, sizeof *experiment);
     experiment->workload = (kvl_workload){.kind = &kvl_workload_decode, .seed = 1};
-    for (int i = 0; i <= KVL_AXIS_DEVICE; i++) {
-        const char *text = texts[i] ? texts[i] : defaults[i];
+    for (int i = 0; i < KVL_N_AXES; i++) {
+        const kvl_axis_use *use = kvl_workload_use(&kvl_workload_decode, (kvl_axis_id)i);
+        if (!use) continue;
+        const char *text = texts[i] ? texts[i] : defaults[i] ? defaults[i] : use->fallback;
         kvl_axis_values *values = &experiment->axes[i];
         if (text) {
             assert_ok(kvl_axis_parse(kvl_axis_of((kvl_axis_id)i), text, NULL, 0, values));
@@ -73,11 +75,46 @@ static void what_plays_no_part_does_not_multiply(void **state) {
     assert_int_equal(trials.items[3].numbers[KVL_AXIS_PAGE_TOKENS], 256);
     kvl_trials_free(&trials);
     kvl_experiment_free(&experiment);
+    /* Each setting of an allocator multiplies that allocator alone. */
+    const char *settings[KVL_N_AXES] = {[KVL_AXIS_ALLOCATOR] =
+                                            "contiguous,buddy,growing,paged,virtual",
+                                        [KVL_AXIS_RESERVE] = "max,pow2,oracle",
+                                        [KVL_AXIS_MAP_KIB] = "64-2048*2",
+                                        [KVL_AXIS_PREFIX_CACHE] = "off,on"};
+    static const struct {
+        const char *allocator, *reserve, *prefix_cache;
+        int64_t page_tokens, map_kib;
+    } kept[] = {
+        {"contiguous", "max", "off", 0, 0},    {"contiguous", "pow2", "off", 0, 0},
+        {"contiguous", "oracle", "off", 0, 0}, {"buddy", "max", "off", 0, 0},
+        {"buddy", "pow2", "off", 0, 0},        {"buddy", "oracle", "off", 0, 0},
+        {"growing", "none", "off", 0, 0},      {"paged", "none", "off", 16, 0},
+        {"paged", "none", "on", 16, 0},        {"virtual", "none", "off", 0, 64},
+        {"virtual", "none", "off", 0, 128},    {"virtual", "none", "off", 0, 256},
+        {"virtual", "none", "off", 0, 512},    {"virtual", "none", "off", 0, 1024},
+        {"virtual", "none", "off", 0, 2048},
+    };
+    expand(settings, &experiment, &trials);
+    assert_int_equal(trials.n, sizeof kept / sizeof *kept);
+    assert_int_equal(trials.n + trials.n_duplicates, 5 * 3 * 6 * 2);
+    assert_int_equal(trials.n_refused, 0);
+    for (size_t i = 0; i < trials.n; i++) {
+        const kvl_trial *t = &trials.items[i];
+        assert_string_equal(t->names[KVL_AXIS_ALLOCATOR], kept[i].allocator);
+        assert_string_equal(t->names[KVL_AXIS_RESERVE], kept[i].reserve);
+        assert_string_equal(t->names[KVL_AXIS_PREFIX_CACHE], kept[i].prefix_cache);
+        assert_int_equal(t->numbers[KVL_AXIS_PAGE_TOKENS], kept[i].page_tokens);
+        assert_int_equal(t->numbers[KVL_AXIS_MAP_KIB], kept[i].map_kib);
+    }
+    kvl_trials_free(&trials);
+    kvl_experiment_free(&experiment);
     /* A synthetic fill takes the prompt's place. */
-    const char *filled[KVL_N_AXES] = {[KVL_AXIS_CONTEXT] = "128", [KVL_AXIS_PROMPT] = "1,2,3"};
+    const char *filled[KVL_N_AXES] = {
+        [KVL_AXIS_CONTEXT] = "128", [KVL_AXIS_PROMPT] = "1,2,3", [KVL_AXIS_PREFIX_CACHE] = "on"};
     expand(filled, &experiment, &trials);
     assert_int_equal(trials.n, 1);
     assert_int_equal(trials.items[0].numbers[KVL_AXIS_PROMPT], 0);
+    assert_string_equal(trials.items[0].names[KVL_AXIS_PREFIX_CACHE], "off");
     kvl_trials_free(&trials);
     kvl_experiment_free(&experiment);
 }
@@ -92,6 +129,26 @@ static void too_long_is_refused_with_the_sum(void **state) {
     assert_string_equal(trials.items[0].refused, "");
     assert_string_equal(trials.items[1].refused,
                         "prompt 1985 + output 64 = 2049 tokens: the model allows 2048");
+    kvl_trials_free(&trials);
+    kvl_experiment_free(&experiment);
+}
+
+static void settings_are_refused(void **state) {
+    (void)state;
+    kvl_experiment experiment;
+    kvl_trials trials;
+    const char *none[KVL_N_AXES] = {[KVL_AXIS_ALLOCATOR] = "buddy", [KVL_AXIS_RESERVE] = "none"};
+    expand(none, &experiment, &trials);
+    assert_string_equal(trials.items[0].refused,
+                        "allocator buddy: needs --reserve max, pow2 or oracle");
+    kvl_trials_free(&trials);
+    kvl_experiment_free(&experiment);
+    const char *odd[KVL_N_AXES] = {[KVL_AXIS_ALLOCATOR] = "virtual", [KVL_AXIS_MAP_KIB] = "64,65"};
+    expand(odd, &experiment, &trials);
+    assert_int_equal(trials.n_refused, 1);
+    assert_string_equal(trials.items[1].refused,
+                        "allocator virtual: --map-kib must be a multiple of 4, the page of the "
+                        "system");
     kvl_trials_free(&trials);
     kvl_experiment_free(&experiment);
 }
@@ -166,8 +223,8 @@ static void repro_is_a_shell_line(void **state) {
     assert_string_equal(
         line, "kvlab bench decode --model 'my model'\\''s.gguf' --allocator "
               "contiguous --attention flash --kv-dtype bf16 --kv-scale auto --weights bf16 "
-              "--compute-dtype bf16 --prompt 512 --output 64 --batch 1 --threads 2 "
-              "--isa avx2 --device cpu --seed 1 --rounds 1 --out -");
+              "--compute-dtype bf16 --prompt 512 --output 64 --batch 1 --reserve max "
+              "--prefix-cache off --threads 2 --isa avx2 --device cpu --seed 1 --rounds 1 --out -");
     free(line);
     /* (1000 - 100) bf16 weights and 576 tokens of 10 bf16 values. */
     assert_int_equal(kvl_trial_step_bytes(&trials.items[0]), 900 * 2 + 576 * 10 * 2);
@@ -180,6 +237,7 @@ int main(void) {
         cmocka_unit_test(product_in_order),
         cmocka_unit_test(what_plays_no_part_does_not_multiply),
         cmocka_unit_test(too_long_is_refused_with_the_sum),
+        cmocka_unit_test(settings_are_refused),
         cmocka_unit_test(huge_products_are_refused),
         cmocka_unit_test(keys_cover_what_decides),
         cmocka_unit_test(repro_is_a_shell_line),

@@ -98,6 +98,87 @@ static void a_filled_cache_has_no_prefill(void **state) {
     json_decref(a);
 }
 
+/* Runs the spec with the axes of `more`, which is stolen. */
+static json_t *run_with(json_t *spec, json_t *more) {
+    json_t *answer;
+    json_object_update(json_object_get(spec, "axes"), more);
+    assert_ok(kvl_trial_run(spec, &answer));
+    json_decref(more);
+    json_decref(spec);
+    if (strcmp(json_string_value(json_object_get(answer, "outcome")), "ok") != 0)
+        fail_msg("%s", json_string_value(json_object_get(answer, "reason")));
+    return answer;
+}
+
+static const char *effective(const json_t *answer, const char *name) {
+    return json_string_value(json_object_get(json_object_get(answer, "effective"), name));
+}
+
+/* What was verified lies as what was timed; slots set aside are the policy's. */
+static void allocators_run_as_asked(void **state) {
+    (void)state;
+    kvl_config config;
+    assert_ok(kvl_synthetic_config("tiny", &config));
+    double token = 2.0 * config.n_layers * config.n_kv_heads * config.head_dim * 2;
+    /* Two sequences of 20 + 5: 25; output rounded up: 28; chunks of a power of two: 32. The last
+     * token is not stored: growing and paged of 16 hold 24 and 32 slots. */
+    static const struct {
+        const char *allocator, *reserve, *order, *layout;
+        int map_kib, slots;
+    } cases[] = {
+        {"contiguous", "max", "head", "/contig.shuf/", 0, 25},
+        {"contiguous", "pow2", "token", "/contig.shuf.tok/", 0, 28},
+        {"contiguous", "oracle", "token", "/contig.shuf.tok/", 0, 25},
+        {"buddy", "max", "token", "/contig.shuf.tok/", 0, 32},
+        {"buddy", "oracle", "token", "/contig.shuf.tok/", 0, 32},
+        {"growing", "none", "token", "/contig.shuf.tok/", 0, 24},
+        {"paged", "none", "head", "/page16.shuf/", 0, 32},
+        {"virtual", "none", "token", "/contig.shuf.tok/", 4, 0},
+        {"virtual", "none", "token", "/contig.shuf.tok/", 128, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *a = run_with(make_spec(20, 0, 5, 2, cases[i].allocator),
+                             json_pack("{s:s,s:i,s:s}", "reserve", cases[i].reserve, "map_kib",
+                                       cases[i].map_kib, "prefix_cache", "off"));
+        print_message("%s %s\n", cases[i].allocator, cases[i].reserve);
+        assert_string_equal(effective(a, "allocator"), cases[i].allocator);
+        assert_string_equal(effective(a, "reserve"), cases[i].reserve);
+        assert_string_equal(effective(a, "kv_order"), cases[i].order);
+        assert_string_equal(effective(a, "cache"), "cold");
+        assert_string_equal(effective(a, "prefix_cache"), "off");
+        if (!strstr(effective(a, "verified"), cases[i].layout))
+            fail_msg("verified %s", effective(a, "verified"));
+        json_t *map = json_object_get(json_object_get(a, "effective"), "map_bytes");
+        assert_int_equal(json_integer_value(map), cases[i].map_kib * 1024);
+        assert_true(metric(a, "kv_bytes_live") == 2 * 24 * token);
+        if (cases[i].slots)
+            assert_true(metric(a, "kv_bytes_allocated") == 2 * cases[i].slots * token);
+        else /* whole physical pages: in each pool a token has 1 / (2 n_layers) of its bytes */
+            assert_true(fmod(metric(a, "kv_bytes_allocated") / (2.0 * config.n_layers),
+                             cases[i].map_kib * 1024.0) == 0);
+        assert_true(isnan(metric(a, "prefix_hit_tokens_pct")));
+        json_decref(a);
+    }
+}
+
+/* From the warm-up on every pass finds the whole pages of its prompts, but never the last token, as
+ * logits need one. */
+static void a_warm_prefix_cache_says_so(void **state) {
+    (void)state;
+    static const int cases[][3] = {
+        {20, 5, 16}, {32, 5, 31}, {32, 40, 31}, {33, 5, 32}, {15, 40, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *a = run_with(make_spec(cases[i][0], 0, cases[i][1], 3, "paged"),
+                             json_pack("{s:s}", "prefix_cache", "on"));
+        assert_string_equal(effective(a, "cache"), "warm");
+        assert_string_equal(effective(a, "prefix_cache"), "on");
+        assert_true(metric(a, "passes") > 1);
+        double found = metric(a, "prefix_hit_tokens_pct") / 100 * cases[i][0];
+        if (fabs(found - cases[i][2]) > 1e-9) fail_msg("prompt %d: found %g", cases[i][0], found);
+        json_decref(a);
+    }
+}
+
 static void prompts_are_seeded_and_plain(void **state) {
     (void)state;
     kvl_model *model;
@@ -128,6 +209,21 @@ static void malformed_specs_are_refused(void **state) {
     json_object_del(json_object_get(spec, "axes"), "model");
     assert_refused(kvl_trial_run(spec, &answer), KVL_ERR_INPUT, "axes.model");
     json_decref(spec);
+    static const struct {
+        const char *name, *text;
+        int number;
+    } bad[] = {{"reserve", NULL, 3},
+               {"map_kib", "64", 0},
+               {"map_kib", NULL, -4},
+               {"prefix_cache", "yes", 0},
+               {"prefix_cache", NULL, 1}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        spec = make_spec(20, 0, 5, 1, "paged");
+        json_object_set_new(json_object_get(spec, "axes"), bad[i].name,
+                            bad[i].text ? json_string(bad[i].text) : json_integer(bad[i].number));
+        assert_refused(kvl_trial_run(spec, &answer), KVL_ERR_INPUT, bad[i].name);
+        json_decref(spec);
+    }
     /* What cannot run is an answer, not an error. */
     spec = make_spec(1 << 20, 0, 5, 1, "paged");
     assert_ok(kvl_trial_run(spec, &answer));
@@ -143,6 +239,8 @@ int main(void) {
         cmocka_unit_test(numbers_add_up),
         cmocka_unit_test(one_token_has_no_decode),
         cmocka_unit_test(a_filled_cache_has_no_prefill),
+        cmocka_unit_test(allocators_run_as_asked),
+        cmocka_unit_test(a_warm_prefix_cache_says_so),
         cmocka_unit_test(prompts_are_seeded_and_plain),
         cmocka_unit_test(malformed_specs_are_refused),
     };
