@@ -1,5 +1,9 @@
-/* How systems of this kind failed, case by case, and what is right instead. (Prompts of 17 tokens
- * in pages of 16, offsets of pages past 2^31: test_allocators.c.) */
+/* How systems of this kind failed, case by case, and what is right instead. Elsewhere:
+ *
+ *   prompts of 17 tokens in pages of 16; offsets of pages past 2^31   test_allocators.c
+ *   last_page_len above the page size                                 core/test_kv_view.c
+ *   page sizes of manager and kernel that differ; NaN in free slots
+ * decoder/test_engine_allocators.c preempted and resumed without end harness/test_serve.c */
 #include "tests/test.h"
 
 #include "allocators/paged_internal.h"
@@ -79,6 +83,61 @@ static void free_but_out_of_space(void **unused) {
         assert_int_equal(ledger_of(a, state, 330).external, 402); /* the holes still cannot */
         assert_ok(a->reserve(state, 330, 0, &seq));
         free(state);
+    }
+}
+
+/* What no request can ever use for its size is neither free nor in use: a column of its own. */
+static void what_alignment_loses_is_padding(void **unused) {
+    static const struct {
+        const char *name;
+        int64_t page_tokens, padding;
+    } cases[] = {
+        {"paged", 16, 1000 % 16},     {"paged", 768, 1000 - 768}, {"contiguous", 1, 1000 % 300},
+        {"virtual", 768, 1000 - 768}, {"growing", 1, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const kvl_allocator *a = module(cases[i].name);
+        const kvl_allocator_config config = {.pool_tokens = 1000,
+                                             .page_tokens = cases[i].page_tokens,
+                                             .max_seq_tokens = 300,
+                                             .max_seqs = 3};
+        void *state = make(a, &config);
+        kvl_seq seq;
+        kvl_ledger l = ledger_of(a, state, 0);
+        assert_int_equal(l.padding, cases[i].padding);
+        assert_int_equal(l.free, 1000 - cases[i].padding);
+        assert_ok(a->reserve(state, 300, 0, &seq));
+        assert_ok(a->append(state, seq, 300));
+        assert_int_equal(ledger_of(a, state, 0).padding, cases[i].padding);
+        free(state);
+    }
+}
+
+/* A page size that one check lets through and another does not: there is one check, and what it
+ * passes works, 768 and sizes that are no power of two included. */
+static void one_rule_for_page_sizes(void **unused) {
+    static const int64_t sizes[] = {-1, 0, 1, 15, 16, 100, 768, 1000, 1001, INT64_MAX};
+    for (size_t i = 0; i < kvl_allocator_count(); i++) {
+        const kvl_allocator *a = kvl_allocator_at(i);
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            const kvl_allocator_config config = {
+                .pool_tokens = 1000, .page_tokens = sizes[s], .max_seq_tokens = 300, .max_seqs = 3};
+            uint64_t bytes;
+            static char memory[1 << 20] __attribute__((aligned(64)));
+            char why[200];
+            kvl_seq seq;
+            kvl_status status = a->state_bytes(&config, &bytes);
+            snprintf(why, sizeof why, "%s", status == KVL_OK ? "" : kvl_message());
+            if (status == KVL_OK) assert_true(bytes <= sizeof memory);
+            assert_int_equal(a->init(memory, &config), status);
+            if (status != KVL_OK) {
+                assert_string_equal(kvl_message(), why);
+                continue;
+            }
+            assert_ok(a->reserve(memory, 250, 50, &seq));
+            assert_ok(a->append(memory, seq, 300));
+            assert_int_equal(ledger_of(a, memory, 0).live, 300);
+        }
     }
 }
 
@@ -239,6 +298,32 @@ static void lru_gives_up_tails_first(void **unused) {
     free(state);
 }
 
+/* A page that was copied, since a hit ended inside it, was used: others go first. */
+static void a_copied_page_is_young_again(void **unused) {
+    const kvl_allocator *a = module("paged");
+    void *state = make_cache(a, 6);
+    int32_t old[8], young[8], fresh[16];
+    kvl_seq seq;
+    kvl_admission out;
+    kvl_order order;
+    for (int i = 0; i < 8; i++) old[i] = i, young[i] = 100 + i;
+    for (int i = 0; i < 16; i++) fresh[i] = 200 + i;
+    admit(a, state, old, 8, false, &seq);
+    assert_ok(a->release(state, seq));
+    admit(a, state, young, 8, false, &seq);
+    assert_ok(a->release(state, seq));
+    const kvl_request r = {.n_prompt = 8, .tokens = old, .max_cached = 7};
+    assert_ok(kvl_allocator_admit(a, state, &r, &out));
+    assert_int_equal(out.n_cached, 7);
+    assert_int_equal(a->take_orders(state, &order, 1), 1);
+    assert_ok(a->append(state, out.seq, 1));
+    assert_ok(a->release(state, out.seq));
+    admit(a, state, fresh, 16, false, &seq); /* two free pages, and two of `young` */
+    assert_int_equal(ledger_of(a, state, 0).evicted_pages, 2);
+    assert_int_equal(a->match_prefix(state, &r), 7);
+    free(state);
+}
+
 /* Keys that nobody can have: more than the prompt has pages. */
 static void keys_are_checked(void **unused) {
     const kvl_allocator *a = module("paged");
@@ -267,10 +352,17 @@ static void keys_are_checked(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_never_fits),          cmocka_unit_test(free_but_out_of_space),
-        cmocka_unit_test(reserve_policies),         cmocka_unit_test(slabs_past_32_bits),
-        cmocka_unit_test(recomputing_is_no_hit),    cmocka_unit_test(a_hit_is_equal_token_by_token),
-        cmocka_unit_test(lru_gives_up_tails_first), cmocka_unit_test(keys_are_checked),
+        cmocka_unit_test(what_alignment_loses_is_padding),
+        cmocka_unit_test(one_rule_for_page_sizes),
+        cmocka_unit_test(what_never_fits),
+        cmocka_unit_test(free_but_out_of_space),
+        cmocka_unit_test(reserve_policies),
+        cmocka_unit_test(slabs_past_32_bits),
+        cmocka_unit_test(recomputing_is_no_hit),
+        cmocka_unit_test(a_hit_is_equal_token_by_token),
+        cmocka_unit_test(lru_gives_up_tails_first),
+        cmocka_unit_test(keys_are_checked),
+        cmocka_unit_test(a_copied_page_is_young_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
