@@ -10,10 +10,14 @@
 
 #include <math.h>
 
+#include "attention/flash_amx.h"
 #include "attention/modules.h"
 #include "core/checked.h"
 
+typedef void (*block_fn)(const kvl_flash_task *task, float *scratch);
+
 typedef struct flash_plan {
+    block_fn block;
     bool queued;
     int32_t max_rows; /* of a block */
     int64_t n_splits; /* of the longest sequence */
@@ -22,7 +26,6 @@ typedef struct flash_plan {
     uint64_t queue_bytes, scratch_bytes, states_bytes, slot_bytes, total_bytes;
 } flash_plan;
 
-typedef void (*block_fn)(const kvl_flash_task *task, float *scratch);
 typedef void (*merge_fn)(const kvl_flash_task *task, int32_t row);
 static const block_fn block_fns[] = {kvl_flash_block_scalar, kvl_flash_block_avx2,
                                      kvl_flash_block_avx512, kvl_flash_block_avx512_bf16};
@@ -33,8 +36,11 @@ static const merge_fn merge_fns[] = {kvl_flash_merge_scalar, kvl_flash_merge_avx
 enum { QUEUE_BLOCKS = 4, QUEUE_ROWS = 17 };
 
 static flash_plan plan(const kvl_attention_args *args) {
-    flash_plan p = {.n_splits = (kvl_longest_kv(args) + KVL_SPLIT_KEYS - 1) / KVL_SPLIT_KEYS,
+    bool amx = kvl_flash_uses_amx(args);
+    flash_plan p = {.block = amx ? kvl_flash_block_amx : block_fns[kvl_attention_variant()],
+                    .n_splits = (kvl_longest_kv(args) + KVL_SPLIT_KEYS - 1) / KVL_SPLIT_KEYS,
                     .queue_bytes = kvl_queue_bytes(args)};
+    int64_t scratch_floats = amx ? kvl_flash_amx_scratch(args) : kvl_flash_scratch(args);
     int64_t most = 0, n_heads = args->kv->n_kv_heads;
     int64_t n_groups = kvl_blocks_count(args, NULL) / n_heads;
     for (int32_t s = 0; s < args->kv->n_seqs; s++) {
@@ -49,7 +55,7 @@ static flash_plan plan(const kvl_attention_args *args) {
     if (p.queued || p.n_splits == 1) n_slots = 0;
     uint64_t state = (uint64_t)kvl_flash_partial(args) * sizeof(float) * (uint64_t)p.max_rows;
     uint64_t slots_bytes, worker_bytes;
-    p.scratch_bytes = (uint64_t)kvl_flash_scratch(args) * sizeof(float);
+    p.scratch_bytes = (uint64_t)scratch_floats * sizeof(float);
     bool fits = kvl_mul_u64(state, p.queued ? 1 : (uint64_t)n_heads, &p.states_bytes) &&
                 kvl_mul_u64(p.states_bytes, (uint64_t)p.n_splits, &p.slot_bytes) &&
                 kvl_mul_u64(p.slot_bytes, n_slots, &slots_bytes) &&
@@ -66,7 +72,8 @@ static uint64_t flash_workspace_bytes(const kvl_attention_args *args) {
 }
 
 static void flash_supports(const kvl_attention_args *args, kvl_attention_choice *choice) {
-    kvl_attention_supports(args, "flash", kvl_attention_variant(), KVL_FLASH_HEAD_DIM_MAX, choice);
+    kvl_isa isa = kvl_flash_uses_amx(args) ? KVL_ISA_AMX : kvl_attention_variant();
+    kvl_attention_supports(args, "flash", isa, KVL_FLASH_HEAD_DIM_MAX, choice);
 }
 
 /* All splits that hold a key of the block; one, empty, when it sees none. */
@@ -160,7 +167,7 @@ static void compute_group(const walk *w, const group *g, int slot) {
             task.next_head = (int32_t)((i + 1) % n_heads);
             task.next_key = (g->whole.split_first + (i + 1) / n_heads) * KVL_SPLIT_KEYS;
         }
-        block_fns[kvl_attention_variant()](&task, w->scratch);
+        w->plan->block(&task, w->scratch);
     }
 }
 
@@ -219,7 +226,7 @@ static void flash_share(kvl_worker *worker, const kvl_attention_args *args) {
         kvl_flash_task task = whole_block(&block);
         task.states = w.states;
         task.fresh = task.store = true;
-        block_fns[kvl_attention_variant()](&task, w.scratch);
+        p.block(&task, w.scratch);
     }
 }
 

@@ -38,6 +38,7 @@ static void sdpa_supports(const kvl_attention_args *args, kvl_attention_choice *
     backend which = choose(args, reason, sizeof reason);
     kvl_attention_supports(args, names[which], kvl_attention_variant(), KVL_EAGER_HEAD_DIM_MAX,
                            choice);
+    if (choice->supported && which == FLASH) kvl_attention_flash.supports(args, choice);
     if (choice->supported) snprintf(choice->reason, sizeof choice->reason, "%s", reason);
 }
 

@@ -293,7 +293,7 @@ void kvl_verify_attention_problem(const kvl_attention *module, const kvl_verify_
 }
 
 /* Instruction set that `module` really uses when `isa` is the current one, judged on a small
- * decode case. */
+ * decode case in bf16, for which every set has a variant if for anything. */
 static kvl_isa effective_isa(const kvl_attention *module, kvl_isa isa) {
     kvl_verify_case c = {.isa = isa,
                          .head_dim = 64,
@@ -302,7 +302,10 @@ static kvl_isa effective_isa(const kvl_attention *module, kvl_isa isa) {
                          .n_seqs = 1,
                          .q_lens = {1},
                          .kv_lens = {17},
-                         .causal = true};
+                         .causal = true,
+                         .k_dtype = KVL_BF16,
+                         .v_dtype = KVL_BF16,
+                         .q_dtype = KVL_BF16};
     kvl_isa before = kvl_isa_current(), effective = KVL_ISA_SCALAR;
     kvl_verify_problem *p = NULL;
     kvl_verify_cache cache = {0};

@@ -8,6 +8,7 @@
 #include_next <immintrin.h>
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -365,12 +366,16 @@ static __attribute__((unused)) _Thread_local emu_tile_state emu_tiles;
 
 EMU void emu_tile_loadconfig(const void *config) {
     const uint8_t *c = config;
-    if (c[0] != 1 || c[1] != 0) __builtin_trap();
+    if (c[0] != 1 || c[1] != 0) __builtin_trap(); /* #GP, as all that follow */
+    for (int i = 2; i < 64; i++) {
+        bool reserved = i < 16 || (i >= 32 && i < 48) || i >= 56;
+        if (reserved && c[i] != 0) __builtin_trap();
+    }
     memset(&emu_tiles, 0, sizeof emu_tiles);
     for (int t = 0; t < 8; t++) {
         uint16_t row_bytes;
         memcpy(&row_bytes, c + 16 + 2 * t, 2);
-        if (row_bytes > 64 || c[48 + t] > 16) __builtin_trap();
+        if (row_bytes > 64 || c[48 + t] > 16 || !row_bytes != !c[48 + t]) __builtin_trap();
         emu_tiles.row_bytes[t] = (uint8_t)row_bytes;
         emu_tiles.rows[t] = c[48 + t];
     }
@@ -396,21 +401,29 @@ EMU void emu_tile_stored(int t, void *base, int64_t stride) {
     for (int r = 0; r < emu_tiles.rows[t]; r++)
         memcpy((char *)base + r * stride, emu_tiles.data[t][r], emu_tiles.row_bytes[t]);
 }
+/* The even products of a row and the odd ones are summed apart, from 0, then both to the tile. */
 EMU void emu_tile_dpbf16ps(int d, int a, int b) {
     emu_tile_check(d);
     emu_tile_check(a);
     emu_tile_check(b);
+    /* #UD: rows and columns that do not fit each other. */
+    if (emu_tiles.rows[d] != emu_tiles.rows[a] || emu_tiles.row_bytes[a] / 4 != emu_tiles.rows[b] ||
+        emu_tiles.row_bytes[d] != emu_tiles.row_bytes[b] || emu_tiles.row_bytes[a] % 4 || d == a ||
+        a == b || d == b)
+        __builtin_trap();
     for (int m = 0; m < emu_tiles.rows[d]; m++) {
-        float sum[16];
+        float sum[16], of_pairs[32] = {0};
         uint16_t left[32], right[32];
         memcpy(sum, emu_tiles.data[d][m], 64);
         memcpy(left, emu_tiles.data[a][m], 64);
         for (int k = 0; k < emu_tiles.row_bytes[a] / 4; k++) {
             memcpy(right, emu_tiles.data[b][k], 64);
-            for (int n = 0; n < emu_tiles.row_bytes[d] / 4; n++) {
-                sum[n] = emu_add_product(emu_flush(sum[n]), left[2 * k], right[2 * n]);
-                sum[n] = emu_add_product(sum[n], left[2 * k + 1], right[2 * n + 1]);
-            }
+            for (int n = 0; n < emu_tiles.row_bytes[d] / 2; n++)
+                of_pairs[n] = emu_add_product(of_pairs[n], left[2 * k + n % 2], right[n]);
+        }
+        for (int n = 0; n < emu_tiles.row_bytes[d] / 4; n++) {
+            float pair = emu_flush(of_pairs[2 * n] + of_pairs[2 * n + 1]);
+            sum[n] = emu_flush(emu_flush(sum[n]) + pair);
         }
         memcpy(emu_tiles.data[d][m], sum, 64);
     }
