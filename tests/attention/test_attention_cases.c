@@ -23,7 +23,7 @@ static shape one(int32_t q_len, int32_t kv_len, int32_t head_dim) {
 static void for_modules(const tensors *t, int64_t page_tokens,
                         void (*check)(const call *c, const tensors *t, const void *extra),
                         const void *extra) {
-    for (int isa = KVL_ISA_SCALAR; isa <= KVL_ISA_AVX512_BF16; isa++) {
+    for (int isa = KVL_ISA_SCALAR; isa < KVL_N_ISAS; isa++) {
         if (!kvl_isa_has((kvl_isa)isa)) continue;
         assert_ok(kvl_isa_force((kvl_isa)isa));
         for (size_t m = 0; m < kvl_attention_count(); m++) {

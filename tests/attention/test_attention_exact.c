@@ -108,7 +108,7 @@ static const shape shapes[] = {
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 static void for_each(void (*check)(const kvl_attention *module, const tensors *t)) {
-    for (int isa = KVL_ISA_SCALAR; isa <= KVL_ISA_AVX512_BF16; isa++) {
+    for (int isa = KVL_ISA_SCALAR; isa < KVL_N_ISAS; isa++) {
         if (!kvl_isa_has((kvl_isa)isa)) continue;
         assert_ok(kvl_isa_force((kvl_isa)isa));
         for (size_t i = 0; i < N_SHAPES; i++) {
@@ -285,7 +285,7 @@ static void against_the_oracle(void **state) {
     for (size_t i = 0; i < N_SHAPES; i++) {
         tensors t = tensors_make(&shapes[i], i + 5);
         expected e = expected_make(&t);
-        for (int isa = KVL_ISA_SCALAR; isa <= KVL_ISA_AVX512_BF16; isa++) {
+        for (int isa = KVL_ISA_SCALAR; isa < KVL_N_ISAS; isa++) {
             if (!kvl_isa_has((kvl_isa)isa)) continue;
             assert_ok(kvl_isa_force((kvl_isa)isa));
             for (size_t m = 0; m < kvl_attention_count(); m++) {

@@ -119,7 +119,7 @@ static void every_case(void **state) {
         tensors t;
         expected e;
         load_case(&file, json_array_get(cases, i), &t, &e);
-        for (int isa = KVL_ISA_SCALAR; isa <= KVL_ISA_AVX512_BF16; isa++) {
+        for (int isa = KVL_ISA_SCALAR; isa < KVL_N_ISAS; isa++) {
             if (!kvl_isa_has((kvl_isa)isa)) continue;
             assert_ok(kvl_isa_force((kvl_isa)isa));
             check_case(json_array_get(cases, i), &t, &e);
