@@ -103,6 +103,7 @@ typedef struct walk {
     float *scratch, *states; /* this worker's */
     char *slots;             /* states of cut groups */
     double total, at;        /* cost of all groups, and of those passed */
+    int64_t n_passed;        /* of groups */
 } walk;
 
 static double border(const walk *w, int worker) {
@@ -131,13 +132,16 @@ static int64_t cut_at(const walk *w, const group *g, double border_at) {
     return part <= 0 ? 0 : part >= 1 ? g->n_units : (int64_t)(part * (double)g->n_units + 0.5);
 }
 
-/* The first border that parts splits of a head, less one: the slot of their states; else -1. */
+/* The slot of a group that a border cuts between splits of a head; else -1. First such borders and
+ * groups both rise from one cut group to the next, so the smaller of their indices does too: it is
+ * nobody else's, and below the number of slots. */
 static int slot_of(const walk *w, const group *g) {
     if (g->whole.split_last - g->whole.split_first == 1) return -1;
     int worker = (int)(w->at / w->total * w->worker->n);
     for (; worker < w->worker->n && border(w, worker) < w->at + g->cost; worker++) {
         int64_t cut = cut_at(w, g, border(w, worker));
-        if (worker > 0 && cut > 0 && cut < g->n_units) return worker - 1;
+        if (worker > 0 && cut > 0 && cut < g->n_units)
+            return w->n_passed < worker - 1 ? (int)w->n_passed : worker - 1;
     }
     return -1;
 }
@@ -184,6 +188,7 @@ static void merge_group(const walk *w, const group *g, int slot) {
 static bool pass(walk *w, void (*step)(const walk *w, const group *g, int slot)) {
     bool any = false;
     w->at = 0;
+    w->n_passed = 0;
     for (int32_t s = 0; s < w->args->kv->n_seqs; s++) {
         for (int64_t b = 0; b < kvl_seq_blocks(w->args, s); b++) {
             group g = group_of(w, s, b);
@@ -191,6 +196,7 @@ static bool pass(walk *w, void (*step)(const walk *w, const group *g, int slot))
             step(w, &g, slot);
             any = any || slot >= 0;
             w->at += g.cost;
+            w->n_passed++;
         }
     }
     return any;
