@@ -616,8 +616,11 @@ static void transformers_agrees(void **state) {
         assert_true(exact <= 2e-4);
         /* Its own run is bf16 throughout where the folder says so, and its products where the CPU
          * multiplies that. */
-        bool bf16 = cases[i].options.other_dtype != KVL_F32 || __builtin_cpu_supports("avx512bf16");
-        assert_true(own <= (bf16 ? 0.2 : 2e-4));
+        bool repacks = __builtin_cpu_supports("avx512bf16");
+        bool bf16 = cases[i].options.other_dtype != KVL_F32 || repacks;
+        /* Its rows of 160 are no whole blocks of 64: bitsandbytes cannot repack them there. */
+        bool refused = repacks && strcmp(cases[i].source, "synthetic:tiny") == 0 && isnan(own);
+        assert_true(refused || own <= (bf16 ? 0.2 : 2e-4));
         kvl_file_close(&file);
         free(ours), free(theirs);
     }
