@@ -2,8 +2,7 @@
  * no axis to sweep, only a column. */
 #include <stdio.h>
 
-#include "allocators/allocator.h"
-#include "harness/sweep/experiment.h"
+#include "harness/sweep/workload_common.h"
 
 #define EVERY_ALLOCATOR "contiguous,buddy,growing,paged,virtual"
 
@@ -36,13 +35,6 @@ static const kvl_summary_column soak_columns[] = {{"operation_ns", "operation ns
                                                   {"admissible_pct", "admissible %"},
                                                   {"refused_with_room", "refused with room"}};
 
-static void normalise(kvl_trial *trial) {
-    const kvl_allocator *allocator;
-    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
-        !allocator->uses_pages)
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-}
-
 static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     (void)experiment;
     if (trial->numbers[KVL_AXIS_THREADS] != 1)
@@ -54,21 +46,15 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
                  (long long)trial->numbers[KVL_AXIS_PAGE_TOKENS]);
 }
 
-/* No bandwidth is set beside them: the smallest class of ceilings. */
-static uint64_t working_set_bytes(const kvl_trial *trial) {
-    (void)trial;
-    return 0;
-}
-
 const kvl_workload_kind kvl_workload_allocator = {
     .name = "allocator",
     .axes = allocator_axes,
     .n_axes = sizeof allocator_axes / sizeof *allocator_axes,
     .columns = allocator_columns,
     .n_columns = sizeof allocator_columns / sizeof *allocator_columns,
-    .normalise = normalise,
+    .normalise = kvl_workload_drop_pages,
     .refuse = refuse,
-    .working_set_bytes = working_set_bytes};
+    .working_set_bytes = kvl_workload_no_working_set};
 
 const kvl_workload_kind kvl_workload_soak = {.name = "soak",
                                              .axes = soak_axes,
@@ -76,6 +62,6 @@ const kvl_workload_kind kvl_workload_soak = {.name = "soak",
                                              .columns = soak_columns,
                                              .n_columns =
                                                  sizeof soak_columns / sizeof *soak_columns,
-                                             .normalise = normalise,
+                                             .normalise = kvl_workload_drop_pages,
                                              .refuse = refuse,
-                                             .working_set_bytes = working_set_bytes};
+                                             .working_set_bytes = kvl_workload_no_working_set};

@@ -1,13 +1,8 @@
 /* decode: prefill of a batch of prompts, then tokens one step after another. */
 #include <stdio.h>
-#include <string.h>
 
 #include "allocators/allocator.h"
-#include "harness/sweep/experiment.h"
-#include "quant/kv_format.h"
-
-static const char *const policies[] = {"none", "max", "pow2", "oracle", NULL};
-static const char *const switches[] = {"on", "off", NULL};
+#include "harness/sweep/workload_common.h"
 
 /* Defaults that are the engine's, or depend on the machine, come from catalogue.c. */
 static const kvl_axis_use axes[] = {
@@ -23,9 +18,9 @@ static const kvl_axis_use axes[] = {
     {.id = KVL_AXIS_CONTEXT},
     {.id = KVL_AXIS_BATCH, .fallback = "1"},
     {.id = KVL_AXIS_PAGE_TOKENS},
-    {.id = KVL_AXIS_RESERVE, .names = policies, .fallback = "max"},
+    {.id = KVL_AXIS_RESERVE, .names = kvl_workload_policies, .fallback = "max"},
     {.id = KVL_AXIS_MAP_KIB, .fallback = "64"},
-    {.id = KVL_AXIS_PREFIX_CACHE, .names = switches, .fallback = "off"},
+    {.id = KVL_AXIS_PREFIX_CACHE, .names = kvl_workload_switches, .fallback = "off"},
     {.id = KVL_AXIS_THREADS},
     {.id = KVL_AXIS_ISA},
     {.id = KVL_AXIS_DEVICE},
@@ -44,9 +39,9 @@ static kvl_status check(const char *const texts[KVL_N_AXES]) {
 
 static void normalise(kvl_trial *trial) {
     const kvl_allocator *allocator;
+    kvl_workload_drop_pages(trial);
+    kvl_workload_drop_reserve(trial);
     if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK) {
-        if (!allocator->uses_pages) trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-        if (!allocator->uses_reserve) trial->names[KVL_AXIS_RESERVE] = "none";
         if (!allocator->maps_memory) trial->numbers[KVL_AXIS_MAP_KIB] = 0;
         if (!allocator->admit) trial->names[KVL_AXIS_PREFIX_CACHE] = "off";
     }
@@ -58,13 +53,10 @@ static void normalise(kvl_trial *trial) {
 
 /* What the point's allocator cannot do with it; NULL: nothing. */
 static const char *refuse_allocator(const kvl_trial *trial) {
-    const kvl_allocator *allocator;
-    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) != KVL_OK) return NULL;
-    if (allocator->uses_reserve && strcmp(trial->names[KVL_AXIS_RESERVE], "none") == 0)
-        return "needs --reserve max, pow2 or oracle";
-    if (trial->numbers[KVL_AXIS_MAP_KIB] % 4)
-        return "--map-kib must be a multiple of 4, the page of the system";
-    return NULL;
+    const char *why = kvl_workload_why_no_reserve(trial);
+    if (!why && trial->numbers[KVL_AXIS_MAP_KIB] % 4)
+        why = "--map-kib must be a multiple of 4, the page of the system";
+    return why;
 }
 
 static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
@@ -72,8 +64,7 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     int64_t start = context ? context : prompt, output = trial->numbers[KVL_AXIS_OUTPUT];
     const char *why = refuse_allocator(trial);
     if (why)
-        snprintf(trial->refused, sizeof trial->refused, "allocator %s: %s",
-                 trial->names[KVL_AXIS_ALLOCATOR], why);
+        kvl_workload_refuse_allocator(trial, why);
     else if (start + output > trial->model->max_position)
         snprintf(trial->refused, sizeof trial->refused,
                  "%s %lld + output %lld = %lld tokens: the model allows %lld",
@@ -85,22 +76,15 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
                  (long long)trial->model->text_tokens);
 }
 
-/* Bytes of `n` values in the named dtype or K:V pair; block formats count a byte, near enough for a
- * class. */
-static uint64_t dtype_bytes(const char *name, uint64_t n) {
-    kvl_dtype k, v;
-    if (kvl_kv_pair_parse(name, &k, &v) != KVL_OK) return n;
-    return n * (kvl_dtype_bytes(k) + kvl_dtype_bytes(v)) / 2;
-}
-
 static uint64_t working_set_bytes(const kvl_trial *trial) {
     const kvl_model_facts *model = trial->model;
     uint64_t start = (uint64_t)(trial->numbers[KVL_AXIS_CONTEXT] + trial->numbers[KVL_AXIS_PROMPT]);
     uint64_t tokens = (uint64_t)trial->numbers[KVL_AXIS_BATCH] *
                       (start + (uint64_t)trial->numbers[KVL_AXIS_OUTPUT]);
-    return dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
-                       model->parameters - model->embedding_parameters) +
-           dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE], tokens * model->kv_values_per_token);
+    return kvl_workload_dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
+                                    model->parameters - model->embedding_parameters) +
+           kvl_workload_dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE],
+                                    tokens * model->kv_values_per_token);
 }
 
 const kvl_workload_kind kvl_workload_decode = {.name = "decode",

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "harness/quality/format_error.h"
-#include "harness/sweep/experiment.h"
+#include "harness/sweep/workload_common.h"
 
 static const char *const all_data[] = {"normal", "k", "v", "weights", NULL};
 static const char *const normals_only[] = {"normal", NULL};
@@ -65,12 +65,6 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     if (status != KVL_OK) snprintf(trial->refused, sizeof trial->refused, "%.250s", kvl_message());
 }
 
-/* Nothing is timed: the smallest class of ceilings. */
-static uint64_t working_set_bytes(const kvl_trial *trial) {
-    (void)trial;
-    return 0;
-}
-
 const kvl_workload_kind kvl_workload_format_error = {
     .name = "format_error",
     .command = "quality --format-error",
@@ -80,7 +74,7 @@ const kvl_workload_kind kvl_workload_format_error = {
     .n_columns = sizeof columns / sizeof *columns,
     .normalise = normalise,
     .refuse = refuse,
-    .working_set_bytes = working_set_bytes,
+    .working_set_bytes = kvl_workload_no_working_set,
 };
 
 const kvl_workload_kind kvl_workload_format_error_model = {
@@ -92,6 +86,6 @@ const kvl_workload_kind kvl_workload_format_error_model = {
     .n_columns = sizeof columns / sizeof *columns,
     .normalise = normalise,
     .refuse = refuse,
-    .working_set_bytes = working_set_bytes,
+    .working_set_bytes = kvl_workload_no_working_set,
     .note = kvl_workload_note_source,
 };

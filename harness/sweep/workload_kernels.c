@@ -2,14 +2,12 @@
  * so that what is too large is refused before a process is started for it. */
 #include <stdio.h>
 
-#include "allocators/allocator.h"
 #include "harness/kernels/attention.h"
 #include "harness/kernels/axes.h"
 #include "harness/kernels/matmul.h"
-#include "harness/sweep/experiment.h"
+#include "harness/sweep/workload_common.h"
 
 static const char *const q_dtypes[] = {"f32", "bf16", "f16", NULL};
-static const char *const switches[] = {"on", "off", NULL};
 static const char *const caches[] = {"cold", "warm", NULL};
 static const char *const matmul_kernels[] = {"auto", "own", NULL};
 
@@ -23,7 +21,7 @@ static const kvl_axis_use attention_axes[] = {
     {.id = KVL_AXIS_SHAPE, .grammar = kvl_batch_shape_canonical, .fallback = "8q1s4096"},
     {.id = KVL_AXIS_WINDOW, .fallback = "0"},
     {.id = KVL_AXIS_SOFTCAP, .fallback = "0"},
-    {.id = KVL_AXIS_CAUSAL, .names = switches, .fallback = "on"},
+    {.id = KVL_AXIS_CAUSAL, .names = kvl_workload_switches, .fallback = "on"},
     {.id = KVL_AXIS_CACHE, .names = caches, .fallback = "cold"},
     {.id = KVL_AXIS_PAGE_TOKENS},
     {.id = KVL_AXIS_THREADS},
@@ -51,13 +49,6 @@ static const kvl_summary_column matmul_columns[] = {
     {"time_us", "time us"},           {"weights_gb_s", "weight GB/s"},
     {"gflop_s", "GFLOP/s"},           {"read_ceiling_pct", "read %"},
     {"flops_ceiling_pct", "flops %"}, {"roofline_pct", "roofline %"}};
-
-static void normalise_attention(kvl_trial *trial) {
-    const kvl_allocator *allocator;
-    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
-        !allocator->uses_pages)
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-}
 
 static kvl_status attention_setup(const kvl_trial *trial, kvl_attention_setup *setup) {
     json_t *axes = kvl_trial_axes(trial);
@@ -108,7 +99,7 @@ const kvl_workload_kind kvl_workload_attention = {
     .n_axes = sizeof attention_axes / sizeof *attention_axes,
     .columns = attention_columns,
     .n_columns = sizeof attention_columns / sizeof *attention_columns,
-    .normalise = normalise_attention,
+    .normalise = kvl_workload_drop_pages,
     .refuse = refuse_attention,
     .working_set_bytes = attention_working_set};
 

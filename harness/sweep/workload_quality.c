@@ -2,9 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "allocators/allocator.h"
-#include "harness/sweep/experiment.h"
-#include "quant/kv_format.h"
+#include "harness/sweep/workload_common.h"
 
 /* compute_dtype f32 shows what the stored formats cost alone. */
 static const kvl_axis_use axes[] = {
@@ -33,13 +31,6 @@ static const kvl_summary_column columns[] = {
     {"decode_tok_s", "decode tok/s"},
 };
 
-static void normalise(kvl_trial *trial) {
-    const kvl_allocator *allocator;
-    if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
-        !allocator->uses_pages)
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-}
-
 static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     int64_t n = trial->numbers[KVL_AXIS_PROMPT];
     if (n < 2)
@@ -53,21 +44,13 @@ static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
                  (long long)n, experiment->workload.text, (long long)trial->model->text_tokens);
 }
 
-/* Bytes of `n` values in the named dtype or K:V pair; block formats count a byte, near enough for a
- * class. */
-static uint64_t dtype_bytes(const char *name, uint64_t n) {
-    kvl_dtype k, v;
-    if (kvl_kv_pair_parse(name, &k, &v) != KVL_OK) return n;
-    return n * (kvl_dtype_bytes(k) + kvl_dtype_bytes(v)) / 2;
-}
-
-/* Of a decode step, which the ceiling is compared with. */
 static uint64_t working_set_bytes(const kvl_trial *trial) {
     const kvl_model_facts *model = trial->model;
-    return dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
-                       model->parameters - model->embedding_parameters) +
-           dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE],
-                       (uint64_t)trial->numbers[KVL_AXIS_PROMPT] * model->kv_values_per_token);
+    return kvl_workload_dtype_bytes(trial->names[KVL_AXIS_WEIGHTS],
+                                    model->parameters - model->embedding_parameters) +
+           kvl_workload_dtype_bytes(trial->names[KVL_AXIS_KV_DTYPE],
+                                    (uint64_t)trial->numbers[KVL_AXIS_PROMPT] *
+                                        model->kv_values_per_token);
 }
 
 /* Said once for each way. */
@@ -116,7 +99,7 @@ const kvl_workload_kind kvl_workload_quality = {.name = "quality",
                                                 .n_axes = sizeof axes / sizeof *axes,
                                                 .columns = columns,
                                                 .n_columns = sizeof columns / sizeof *columns,
-                                                .normalise = normalise,
+                                                .normalise = kvl_workload_drop_pages,
                                                 .refuse = refuse,
                                                 .working_set_bytes = working_set_bytes,
                                                 .note = note};

@@ -1,15 +1,11 @@
 /* serve: continuous batching over a trace. Two tables under one name: in virtual time there is no
  * model, only the cost of its steps. */
-#include <stdio.h>
 #include <string.h>
 
-#include "allocators/allocator.h"
 #include "harness/serve/retry.h"
-#include "harness/sweep/experiment.h"
+#include "harness/sweep/workload_common.h"
 #include "harness/traces/arrivals.h"
 
-static const char *const policies[] = {"none", "max", "pow2", "oracle", NULL};
-static const char *const switches[] = {"on", "off", NULL};
 static const char *const schedules[] = {"decode_first", "prefill_first", "static", NULL};
 static const char *const preempts[] = {"recompute", "swap", NULL};
 
@@ -17,16 +13,16 @@ static const char *const preempts[] = {"recompute", "swap", NULL};
     {.id = KVL_AXIS_TRACE}, \
         {.id = KVL_AXIS_ARRIVAL, .grammar = kvl_arrival_canonical, .fallback = "recorded"}, \
         {.id = KVL_AXIS_ALLOCATOR}, \
-        {.id = KVL_AXIS_RESERVE, .names = policies, .fallback = "max"}, \
+        {.id = KVL_AXIS_RESERVE, .names = kvl_workload_policies, .fallback = "max"}, \
         {.id = KVL_AXIS_PAGE_TOKENS}, \
-        {.id = KVL_AXIS_SHARE, .names = switches, .fallback = "off"}, \
+        {.id = KVL_AXIS_SHARE, .names = kvl_workload_switches, .fallback = "off"}, \
         {.id = KVL_AXIS_POOL_TOKENS, .fallback = "0"}, \
         {.id = KVL_AXIS_MEMORY_UTILIZATION, .fallback = "90"}, \
         {.id = KVL_AXIS_MAX_MODEL_LEN, .fallback = "0"}, \
         {.id = KVL_AXIS_MAX_SEQS, .fallback = "256"}, \
         {.id = KVL_AXIS_MAX_BATCHED_TOKENS, .fallback = "512"}, \
         {.id = KVL_AXIS_SCHEDULE, .names = schedules, .fallback = "decode_first"}, \
-        {.id = KVL_AXIS_CHUNKED_PREFILL, .names = switches, .fallback = "on"}, \
+        {.id = KVL_AXIS_CHUNKED_PREFILL, .names = kvl_workload_switches, .fallback = "on"}, \
         {.id = KVL_AXIS_PREEMPT, .names = preempts, .fallback = "recompute"}, \
         {.id = KVL_AXIS_QUEUE_LIMIT, .fallback = "0"}, { \
         .id = KVL_AXIS_RETRY, .grammar = kvl_retry_canonical, .fallback = "none" \
@@ -44,35 +40,17 @@ static const kvl_summary_column columns[] = {
     {"itl_p99_ms", "ITL p99 ms"},     {"slo_met_pct", "SLO met %"},
     {"preempted", "preempted"},       {"gave_up", "gave up"}};
 
-static bool is_slab(const kvl_trial *trial) {
-    const char *name = trial->names[KVL_AXIS_ALLOCATOR];
-    return strcmp(name, "contiguous") == 0 || strcmp(name, "buddy") == 0;
-}
-
 static void normalise(kvl_trial *trial) {
-    if (is_slab(trial))
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
-    else
-        trial->names[KVL_AXIS_RESERVE] = "none";
-    if (strcmp(trial->names[KVL_AXIS_ALLOCATOR], "growing") == 0)
-        trial->numbers[KVL_AXIS_PAGE_TOKENS] = 0;
+    kvl_workload_drop_slot_axes(trial);
     if (trial->numbers[KVL_AXIS_POOL_TOKENS]) trial->numbers[KVL_AXIS_MEMORY_UTILIZATION] = 0;
     if (trial->numbers[KVL_AXIS_QUEUE_LIMIT] == 0) trial->names[KVL_AXIS_RETRY] = "none";
 }
 
 static const char *why_not(const kvl_trial *trial) {
-    const kvl_allocator *allocator;
     if (trial->numbers[KVL_AXIS_MAX_SEQS] < 1) return "--max-seqs: at least 1";
-    if (is_slab(trial) && strcmp(trial->names[KVL_AXIS_RESERVE], "none") == 0)
-        return "needs --reserve max, pow2 or oracle";
-    if (strcmp(trial->names[KVL_AXIS_SHARE], "on") == 0) {
-        if (kvl_allocator_find(trial->names[KVL_AXIS_ALLOCATOR], &allocator) == KVL_OK &&
-            !allocator->admit)
-            return "shares no prefixes (--share off)";
-        if (trial->model) return "--share on: not on the engine";
-        if (!trial->trace->shares)
-            return "--share on: the trace does not say what its prompts hold";
-    }
+    const char *why = kvl_workload_why_no_reserve(trial);
+    if (!why) why = kvl_workload_why_no_share(trial);
+    if (why) return why;
     if (trial->model && strcmp(trial->names[KVL_AXIS_PREEMPT], "swap") == 0)
         return "--preempt swap: not on the engine";
     if (trial->model && !trial->numbers[KVL_AXIS_POOL_TOKENS])
@@ -82,10 +60,7 @@ static const char *why_not(const kvl_trial *trial) {
 
 static void refuse(const kvl_experiment *experiment, kvl_trial *trial) {
     (void)experiment;
-    const char *why = why_not(trial);
-    if (why)
-        snprintf(trial->refused, sizeof trial->refused, "allocator %s: %s",
-                 trial->names[KVL_AXIS_ALLOCATOR], why);
+    kvl_workload_refuse_allocator(trial, why_not(trial));
 }
 
 const kvl_workload_kind kvl_workload_serve = {
