@@ -13,6 +13,7 @@
 #include "harness/claims/report.h"
 #include "harness/commands.h"
 #include "harness/exit.h"
+#include "tests/harness/command.h"
 
 static const char good[] = "claim: Flash gains.\n"
                            "source: a paper\n"
@@ -203,7 +204,6 @@ static void published_files(void **state) {
  */
 
 static char folder[] = "/tmp/kvl_claim_XXXXXX";
-static char said[1 << 16];
 
 static void in_folder(const char *name, char out[128]) {
     snprintf(out, 128, "%s/%s", folder, name);
@@ -242,34 +242,7 @@ static void write_rows(const char *name, double flash_us, const char *outcome) {
     kvl_buffer_free(&all);
 }
 
-/* Runs `kvlab run ARGUMENTS` (NULL-terminated) with both streams in `said`. */
-static int command(const char *const *arguments) {
-    char *argv[16] = {(char *)"run"};
-    int argc = 1, saved[2] = {dup(1), dup(2)};
-    while (arguments[argc - 1]) argv[argc] = (char *)arguments[argc - 1], argc++;
-    FILE *all = tmpfile();
-    fflush(stdout);
-    dup2(fileno(all), 1);
-    dup2(fileno(all), 2);
-    int code = kvl_command_run.run(&kvl_command_run, argc, argv);
-    fflush(stdout);
-    fflush(stderr);
-    dup2(saved[0], 1);
-    dup2(saved[1], 2);
-    close(saved[0]);
-    close(saved[1]);
-    rewind(all);
-    said[fread(said, 1, sizeof said - 1, all)] = '\0';
-    fclose(all);
-    return code;
-}
-
-#define RUN(...) command((const char *const[]){__VA_ARGS__, NULL})
-
-static void expect(int code, int expected, const char *part) {
-    if (code != expected) fail_msg("exit code %d, not %d: %s", code, expected, said);
-    if (!strstr(said, part)) fail_msg("'%s' is not in: %s", part, said);
-}
+#define RUN(...) run_command(&kvl_command_run, (const char *const[]){__VA_ARGS__, NULL})
 
 static void findings_and_codes(void **state) {
     char yaml[128], from[128], page[128];

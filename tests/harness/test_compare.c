@@ -11,12 +11,12 @@
 #include "harness/commands.h"
 #include "harness/compare/compare.h"
 #include "harness/exit.h"
+#include "tests/harness/command.h"
 
 static char folder[] = "/tmp/kvl_compare_XXXXXX";
 static char path_a[64], path_b[64];
 static FILE *file; /* of rows being written */
 static int next_trial;
-static char said[1 << 16]; /* stdout of the last command, then its stderr */
 
 typedef struct kind {
     const char *attention, *outcome, *host, *build, *run;
@@ -89,34 +89,7 @@ static void close_rows(void) {
     file = NULL;
 }
 
-/* Runs `kvlab compare ARGUMENTS` (at most 10, NULL-terminated) with both streams in `said`. */
-static int command(const char *const *arguments) {
-    char *argv[16] = {(char *)"compare"};
-    int argc = 1, saved[2] = {dup(1), dup(2)};
-    while (arguments[argc - 1]) argv[argc] = (char *)arguments[argc - 1], argc++;
-    FILE *all = tmpfile();
-    fflush(stdout);
-    dup2(fileno(all), 1);
-    dup2(fileno(all), 2);
-    int code = kvl_command_compare.run(&kvl_command_compare, argc, argv);
-    fflush(stdout);
-    fflush(stderr);
-    dup2(saved[0], 1);
-    dup2(saved[1], 2);
-    close(saved[0]);
-    close(saved[1]);
-    rewind(all);
-    said[fread(said, 1, sizeof said - 1, all)] = '\0';
-    fclose(all);
-    return code;
-}
-
-#define RUN(...) command((const char *const[]){__VA_ARGS__, NULL})
-
-static void expect(int code, int expected, const char *part) {
-    if (code != expected) fail_msg("exit code %d, not %d: %s", code, expected, said);
-    if (!strstr(said, part)) fail_msg("'%s' is not in: %s", part, said);
-}
+#define RUN(...) run_command(&kvl_command_compare, (const char *const[]){__VA_ARGS__, NULL})
 
 /* A as by default, B as given. */
 static int against(kind b) {
